@@ -1,0 +1,342 @@
+package gateway
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"time"
+
+	"github.com/google/uuid"
+	"go.uber.org/zap"
+
+	"github.com/schemegate/schemegate/gateway/commit"
+	"github.com/schemegate/schemegate/gateway/link"
+)
+
+// endpointAuthorizations is the endpoint part of a claim's key.
+const endpointAuthorizations = "authorizations"
+
+// AuthorizeCall is one POST /v1/authorizations as the HTTP side hands it over.
+type AuthorizeCall struct {
+	Tenant         string
+	IdempotencyKey string
+	Request        AuthorizationRequest // from ParseAuthorizationRequest
+	Wait           *time.Duration       // Prefer: wait, nil when not given
+}
+
+// Answer is what goes back to a client: the stored bytes, or a provisional 202.
+type Answer struct {
+	Status   int
+	Body     []byte
+	Replayed bool
+	Resource string
+}
+
+// Authorize records, exchanges and settles one card authorisation, and returns its stored answer. A call that repeats an
+// earlier one gets that one's answer and sends nothing. ctx bounds only the caller's wait: once recorded, the authorisation
+// runs to its end whether or not anybody listens.
+func (g *Gateway) Authorize(ctx context.Context, call AuthorizeCall) (Answer, error) {
+	l, err := g.linkFor(call.Request.Link)
+	if err != nil {
+		return Answer{}, err
+	}
+	digest := call.Request.digest(g.vault.digestKey, call.Tenant, endpointAuthorizations, l.stored)
+	if err := g.admit(l); err != nil {
+		return g.repeatOr(ctx, call, digest, err)
+	}
+	f, err := g.prepare(ctx, l, call, digest)
+	if err != nil {
+		g.inFlight.Done()
+		return g.repeatOr(ctx, call, digest, err)
+	}
+	go func() {
+		defer g.inFlight.Done()
+		g.run(f)
+	}()
+	return g.await(ctx, call, digest, f)
+}
+
+// flight is one authorisation on its way through this process.
+type flight struct {
+	link          *cardLink
+	authorization *Authorization
+	step          *recordStep
+	body          []byte // the encoded 0100
+	partial       bool   // the client takes a partial approval
+	sendBefore    time.Time
+	deadline      time.Time
+
+	done   chan struct{} // closed when the following are set
+	lost   bool          // the claim belongs to someone else
+	answer Answer
+	err    error
+}
+
+// prepare allocates STAN and RRN and packs the message: all that can fail without a trace comes before the claim.
+func (g *Gateway) prepare(ctx context.Context, l *cardLink, call AuthorizeCall, digest []byte) (*flight, error) {
+	entered := time.Now()
+	req := &call.Request
+	stan, rrn, err := l.references.Next(ctx, entered)
+	if err != nil {
+		return nil, beforeRecord(err)
+	}
+	customer, settlement, err := g.accountsFor(ctx, call.Tenant, l.name, req.money.Currency)
+	if err != nil {
+		return nil, beforeRecord(err)
+	}
+	id, now := newID(), entered.UTC().Truncate(time.Microsecond) // PostgreSQL's resolution, so that an answer and a read agree
+	sealed, keyID := g.vault.Seal(id, req.Card.PAN)
+	a := &Authorization{
+		ID: id, Tenant: call.Tenant, ClientReference: req.ClientReference, OrderReference: req.OrderReference,
+		Link: l.name, Type: req.Type, State: Pending, StateVersion: 1, MTI: l.config.Types[req.Type].MTI, STAN: stan, RRN: rrn,
+		TransmissionDateTime: now.Format(transmissionDateTimeLayout), AmountMinor: req.money.Minor, Currency: req.money.Currency.Alpha,
+		PANMasked: req.Card.PAN.String(), PANSealed: sealed, PANKeyID: keyID, PANHash: g.vault.HashPAN(req.Card.PAN),
+		CustomerAccount: customer, SettlementAccount: settlement, OwnerEpoch: g.epoch,
+		CreatedAt: now, DeadlineAt: now.Add(l.config.AnswerWithin.Std()), UpdatedAt: now,
+	}
+	message, body, err := l.buildRequest(req, a)
+	if err != nil {
+		return nil, err
+	}
+	a.Elements = l.storedElements(message)
+	return &flight{
+		link: l, authorization: a, body: body, partial: req.PartialApproval,
+		step: &recordStep{authorization: a, endpoint: endpointAuthorizations, idempotencyKey: call.IdempotencyKey, digest: digest,
+			request: g.vault.journal(message, messageRequest, now)},
+		sendBefore: entered.Add(l.config.SendWithin.Std()), deadline: entered.Add(l.config.AnswerWithin.Std()),
+		done: make(chan struct{}),
+	}, nil
+}
+
+// run is the life of one authorisation: record, exchange, settle.
+func (g *Gateway) run(f *flight) {
+	defer close(f.done)
+	defer clear(f.body) // track, PIN block and ICC data live no longer than the exchange
+	if err := g.record(f); err != nil {
+		f.err = err
+		return
+	}
+	if f.lost {
+		return
+	}
+	g.flights.add(f)
+	defer g.flights.remove(f)
+	response, err := f.link.line.Exchange(context.Background(), link.Call{Body: f.body, SendBefore: f.sendBefore, Deadline: f.deadline})
+	step, err := g.judge(f, response, err)
+	if err != nil { // only a state the machine forbids, which pending never is
+		f.err = Errorf(CodeInternalAfterRecorded, err, "")
+		return
+	}
+	f.answer, f.err = g.settle(step)
+}
+
+// record commits the intent. Afterwards f.lost tells whether another request holds the key or the reference.
+func (g *Gateway) record(f *flight) error {
+	ctx, cancel := context.WithDeadline(context.Background(), f.sendBefore)
+	defer cancel()
+	err := g.committer.Do(ctx, f.step)
+	switch {
+	case errors.Is(err, commit.ErrNotTaken), errors.Is(err, commit.ErrUnavailable), errors.Is(err, commit.ErrConflict):
+		return beforeRecord(err)
+	case errors.Is(err, commit.ErrUnknown):
+		return Errorf(CodeOutcomeUnknown, err, "the database did not confirm the record")
+	case err != nil:
+		g.log.Error("authorization not recorded", zap.String("link", f.link.name), zap.Error(err))
+		return Errorf(CodeInternal, err, "")
+	}
+	if !f.step.won {
+		return g.loseOrOwn(f)
+	}
+	g.metrics.recorded.WithLabelValues(f.link.name).Inc()
+	if !f.step.holdAdded {
+		g.reportLedgerHit(f.authorization.ID)
+	}
+	return nil
+}
+
+// loseOrOwn finds whose claim it is. After a COMMIT of unknown outcome the batch ran again under the same ids, so a claim
+// that was there already may be our own.
+func (g *Gateway) loseOrOwn(f *flight) error {
+	ctx, cancel := context.WithTimeout(context.Background(), readTimeout)
+	defer cancel()
+	claim, found, err := selectClaim(ctx, g.db, f.authorization.Tenant, f.step.endpoint, f.step.idempotencyKey, f.authorization.ClientReference)
+	if err != nil {
+		return Errorf(CodeOutcomeUnknown, err, "the database did not say who holds the key")
+	}
+	f.lost = !found || claim.resourceID != f.authorization.ID
+	return nil
+}
+
+// settle commits the decision and gives its stored answer; when someone else decided first, theirs.
+func (g *Gateway) settle(step *decideStep) (Answer, error) {
+	a := step.authorization
+	err := g.committer.Do(context.Background(), step)
+	if err != nil {
+		g.log.Error("decision not committed", zap.Stringer("authorization_id", a.ID), zap.String("state", string(a.State)), zap.Error(err))
+		return Answer{}, &Error{Code: CodeOutcomeUnknown, Detail: "the database did not confirm the decision", Resource: a.Path(), cause: err}
+	}
+	if step.releaseHit {
+		g.reportLedgerHit(a.ID)
+	}
+	if !step.won {
+		return g.answerOf(a.ID)
+	}
+	g.noteDecision(step)
+	return Answer{Status: step.answerStatus, Body: step.answerBody, Resource: a.Path()}, nil
+}
+
+// answerOf reads the stored answer of a decided authorisation.
+func (g *Gateway) answerOf(id uuid.UUID) (Answer, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), readTimeout)
+	defer cancel()
+	stored, decided, err := selectAnswer(ctx, g.db, id)
+	if err != nil || !decided {
+		return Answer{}, &Error{Code: CodeOutcomeUnknown, Detail: "the database did not give the answer", Resource: AuthorizationPath(id), cause: err}
+	}
+	if stored.body == nil {
+		return Answer{}, &Error{Code: CodeAnswerExpired, Resource: AuthorizationPath(id)}
+	}
+	return Answer{Status: stored.status, Body: stored.body, Resource: AuthorizationPath(id)}, nil
+}
+
+// await is the caller's side: it waits for the flight, the caller's patience or the caller's departure.
+func (g *Gateway) await(ctx context.Context, call AuthorizeCall, digest []byte, f *flight) (Answer, error) {
+	patience, stop := patience(call.Wait)
+	defer stop()
+	select {
+	case <-f.done:
+	case <-patience:
+		return g.provisional(ctx, call, digest, f)
+	case <-ctx.Done():
+		return Answer{}, &Error{Code: CodeOutcomeUnknown, Detail: "the caller left before the answer", cause: ctx.Err()}
+	}
+	if f.lost {
+		return g.repeat(ctx, call, digest)
+	}
+	return f.answer, f.err
+}
+
+// provisional is the 202 of an authorisation that is still running. One that is not recorded yet has nothing to show, and
+// recording is quick, so that much is waited for.
+func (g *Gateway) provisional(ctx context.Context, call AuthorizeCall, digest []byte, f *flight) (Answer, error) {
+	for !g.flights.has(f.authorization.ID) {
+		select {
+		case <-f.done:
+			if f.lost {
+				return g.repeat(ctx, call, digest)
+			}
+			return f.answer, f.err
+		case <-ctx.Done():
+			return Answer{}, &Error{Code: CodeOutcomeUnknown, Detail: "the caller left before the answer", cause: ctx.Err()}
+		case <-time.After(provisionalPoll):
+		}
+	}
+	return Answer{Status: Pending.answerStatus(), Body: f.authorization.JSON(), Resource: f.authorization.Path()}, nil
+}
+
+// provisionalPoll is how often a caller whose patience is over looks whether its authorisation is recorded.
+const provisionalPoll = 2 * time.Millisecond
+
+// patience is a channel that fires when the caller's wait is over; never when it named none.
+func patience(wait *time.Duration) (<-chan time.Time, func()) {
+	if wait == nil {
+		return nil, func() {}
+	}
+	timer := time.NewTimer(*wait)
+	return timer.C, func() { timer.Stop() }
+}
+
+// repeatOr answers a call that cannot be taken: an earlier one's answer where there is one, else the refusal.
+func (g *Gateway) repeatOr(ctx context.Context, call AuthorizeCall, digest []byte, refusal error) (Answer, error) {
+	ctx, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
+	_, found, err := selectClaim(ctx, g.db, call.Tenant, endpointAuthorizations, call.IdempotencyKey, call.Request.ClientReference)
+	if err != nil || !found {
+		return Answer{}, refusal
+	}
+	return g.repeat(ctx, call, digest)
+}
+
+// repeat answers a call whose key or reference is taken. It sends nothing.
+func (g *Gateway) repeat(ctx context.Context, call AuthorizeCall, digest []byte) (Answer, error) {
+	claim, found, err := selectClaim(ctx, g.db, call.Tenant, endpointAuthorizations, call.IdempotencyKey, call.Request.ClientReference)
+	if err != nil || !found {
+		return Answer{}, Errorf(CodeOutcomeUnknown, err, "the database did not say who holds the key")
+	}
+	resource := AuthorizationPath(claim.resourceID)
+	if claim.idempotencyKey != call.IdempotencyKey {
+		g.metrics.repeats.WithLabelValues("duplicate_reference").Inc()
+		return Answer{}, &Error{Code: CodeDuplicateReference, Resource: resource}
+	}
+	if !bytes.Equal(claim.digest, digest) {
+		g.metrics.repeats.WithLabelValues("key_reuse").Inc()
+		return Answer{}, &Error{Code: CodeKeyReuse, Detail: "no effect and no answer of the first request"}
+	}
+	answer, err := g.storedOrRunning(ctx, call, claim.resourceID)
+	if err == nil {
+		g.metrics.repeats.WithLabelValues("replayed").Inc()
+		answer.Replayed = true
+	}
+	return answer, err
+}
+
+// storedOrRunning gives the stored answer; while the first request runs, a repeat that said how long it would wait waits
+// and may get a 202 of its own, any other gets 409.
+func (g *Gateway) storedOrRunning(ctx context.Context, call AuthorizeCall, id uuid.UUID) (Answer, error) {
+	patience, stop := patience(call.Wait)
+	defer stop()
+	for {
+		stored, decided, err := selectAnswer(ctx, g.db, id)
+		switch {
+		case err != nil:
+			return Answer{}, &Error{Code: CodeOutcomeUnknown, Detail: "the database did not give the answer", Resource: AuthorizationPath(id), cause: err}
+		case decided && stored.body == nil:
+			return Answer{}, &Error{Code: CodeAnswerExpired, Resource: AuthorizationPath(id)}
+		case decided:
+			return Answer{Status: stored.status, Body: stored.body, Resource: AuthorizationPath(id)}, nil
+		}
+		if call.Wait == nil {
+			return Answer{}, g.running(ctx, call.Tenant, id)
+		}
+		select {
+		case <-g.flights.done(id):
+		case <-time.After(runningPoll):
+		case <-patience:
+			a, err := selectAuthorization(ctx, g.db, call.Tenant, id)
+			if err != nil || a == nil {
+				return Answer{}, &Error{Code: CodeOutcomeUnknown, Resource: AuthorizationPath(id), cause: err}
+			}
+			if a.State != Pending {
+				continue // decided between the two reads
+			}
+			return Answer{Status: Pending.answerStatus(), Body: a.JSON(), Resource: a.Path()}, nil
+		case <-ctx.Done():
+			return Answer{}, &Error{Code: CodeOutcomeUnknown, Detail: "the caller left before the answer", cause: ctx.Err()}
+		}
+	}
+}
+
+// runningPoll is how often a waiting repeat looks at an authorisation that another daemon is running.
+const runningPoll = 100 * time.Millisecond
+
+// running is the 409 of a repeat; its Retry-After comes from the running authorisation's own deadline.
+func (g *Gateway) running(ctx context.Context, tenant string, id uuid.UUID) error {
+	g.metrics.repeats.WithLabelValues("in_progress").Inc()
+	seconds := 1
+	if a, err := selectAuthorization(ctx, g.db, tenant, id); err == nil && a != nil {
+		seconds = max(1, int(time.Until(a.DeadlineAt).Seconds()+1))
+	}
+	return &Error{Code: CodeInProgress, Resource: AuthorizationPath(id), RetryAfterSeconds: seconds}
+}
+
+// beforeRecord turns a failure that certainly left no record into what the client hears.
+func beforeRecord(err error) error {
+	code := CodeDatabaseUnavailable
+	switch {
+	case errors.Is(err, errReferencesExhausted):
+		code = CodeReferenceExhausted
+	case errors.Is(err, commit.ErrNotTaken):
+		code = CodeOverloaded
+	}
+	return &Error{Code: code, RetryAfterSeconds: 1, cause: err}
+}

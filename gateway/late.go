@@ -1,0 +1,135 @@
+package gateway
+
+import (
+	"context"
+	"time"
+
+	"github.com/google/uuid"
+	"go.uber.org/zap"
+
+	"github.com/schemegate/schemegate/gateway/link"
+	"github.com/schemegate/schemegate/iso8583"
+	"github.com/schemegate/schemegate/reversal"
+)
+
+const (
+	// maxUnmatched bounds the messages waiting to be written down; past it a message is counted and logged, not kept.
+	maxUnmatched = 4096
+	// unmatchedWriters is how many are written down at once.
+	unmatchedWriters = 8
+)
+
+// takeUnmatched is called by a link's reader and never blocks it.
+func (g *Gateway) takeUnmatched(u link.Unmatched) {
+	select {
+	case g.unmatched <- u:
+	default:
+		g.metrics.unmatchedDropped.WithLabelValues(u.Link).Inc()
+		g.log.Error("message not kept: too many are waiting", zap.String("link", u.Link), zap.String("kind", string(u.Kind)), zap.Stringer("mti", u.MTI))
+	}
+}
+
+// keepUnmatched writes unmatched messages down until the channel is closed.
+func (g *Gateway) keepUnmatched() {
+	for u := range g.unmatched {
+		if err := g.noteUnmatched(u); err != nil {
+			g.metrics.unmatchedDropped.WithLabelValues(u.Link).Inc()
+			g.log.Error("message not kept", zap.String("link", u.Link), zap.String("kind", string(u.Kind)), zap.Error(err))
+		}
+	}
+}
+
+// noteUnmatched keeps a message that answered nobody. A late answer is linked to its original and changes nothing there,
+// with one exception: a late acknowledgement closes its reversal, since that is the reversal's own response.
+func (g *Gateway) noteUnmatched(u link.Unmatched) error {
+	ctx, cancel := context.WithTimeout(context.Background(), unmatchedTimeout)
+	defer cancel()
+	defer clear(u.Body)
+	at := u.ReceivedAt.UTC().Truncate(time.Microsecond)
+	l := g.links[u.Link]
+	message, err := l.spec.Decode(u.Body)
+	if err != nil || u.Kind == link.Malformed {
+		row := malformedRow(at, err)
+		if u.Diagnostic != "" {
+			row.note = u.Diagnostic
+		}
+		return g.committer.Do(ctx, &noteStep{link: u.Link, message: row})
+	}
+	row := g.vault.journal(message, messageUnmatched, at)
+	row.note = u.Diagnostic
+	step := &noteStep{link: u.Link, stan: message.Get(iso8583.STAN), rrn: message.Get(iso8583.RRN)}
+	if u.Kind == link.ConfirmMismatch {
+		row.kind = messageMismatch
+	}
+	original, err := g.originalOf(ctx, u.Link, message)
+	if err != nil {
+		return err
+	}
+	if original != nil {
+		step.authorizationID, step.tenant = original.ID, original.Tenant
+		if u.Kind == link.Late {
+			row.kind = messageLate
+			if closed, err := g.closeByLateAcknowledgement(ctx, l, original, message, row); closed || err != nil {
+				return err
+			}
+			g.noteLate(step, original, message)
+		}
+	}
+	step.message = row
+	return g.committer.Do(ctx, step)
+}
+
+// unmatchedTimeout bounds finding one message's original and being taken by the committer.
+const unmatchedTimeout = 10 * time.Second
+
+// originalOf finds the authorisation a response belongs to. DE 7 of a reversal is its own, so there the RRN confirms.
+func (g *Gateway) originalOf(ctx context.Context, linkName string, m *iso8583.Message) (*Authorization, error) {
+	if !m.MTI().IsResponse() {
+		return nil, nil
+	}
+	dateTime := m.Get(iso8583.TransmissionDateTime)
+	switch m.MTI().Class() {
+	case iso8583.MTIAuthorizationRequest.Class():
+	case iso8583.MTIReversalAdvice.Class():
+		dateTime = ""
+	default:
+		return nil, nil
+	}
+	return selectOriginal(ctx, g.db, linkName, m.Get(iso8583.STAN), dateTime, m.Get(iso8583.RRN))
+}
+
+// noteLate makes the event of an answer to an authorisation that was decided without it.
+func (g *Gateway) noteLate(step *noteStep, original *Authorization, m *iso8583.Message) {
+	if m.MTI().Class() != iso8583.MTIAuthorizationRequest.Class() {
+		return
+	}
+	step.event, step.detail = eventLateResponse, "response code "+m.Get(iso8583.ResponseCode)
+	g.metrics.late.WithLabelValues(original.Link).Inc()
+	g.log.Info("late response", zap.Stringer("authorization_id", original.ID), zap.String("link", original.Link),
+		zap.String("response_code", m.Get(iso8583.ResponseCode)), zap.String("state", string(original.State)))
+}
+
+// closeByLateAcknowledgement closes an open reversal by its own response that came after the attempt's deadline.
+func (g *Gateway) closeByLateAcknowledgement(ctx context.Context, l *cardLink, original *Authorization, m *iso8583.Message, row journalRow) (bool, error) {
+	if m.MTI() != iso8583.MTIReversalAdvice.Response() || original.Reversal == nil || original.Reversal.State == string(reversal.Acknowledged) {
+		return false, nil
+	}
+	code := m.Get(iso8583.ResponseCode)
+	switch l.spec.ReversalAction(code) {
+	case iso8583.ReversalAcknowledged, iso8583.NothingToUndo:
+	default:
+		return false, nil // a late refusal: the next attempt will hear it again
+	}
+	row.kind = messageResponse
+	step := &resolveStep{
+		duty:    reversal.Duty{ID: original.Reversal.ID, AuthorizationID: original.ID, Attempt: original.Reversal.Attempts},
+		outcome: reversal.AttemptAcknowledged, responseCode: code, at: g.now(), response: &row,
+	}
+	if err := g.committer.Do(ctx, step); err != nil {
+		return false, err
+	}
+	g.noteResolution(l, step)
+	return true, nil
+}
+
+func newID() uuid.UUID { return uuid.Must(uuid.NewV7()) }

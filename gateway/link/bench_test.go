@@ -1,0 +1,71 @@
+package link
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"io"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/schemegate/schemegate/iso8583"
+)
+
+// BenchmarkExchange measures whole exchanges over loopback with a peer that turns each 0100 into a 0110 by its bytes alone, so that
+// what is measured is the link.
+func BenchmarkExchange(b *testing.B) {
+	for _, inFlight := range []int{1, 64, 256} {
+		b.Run(fmt.Sprintf("in flight %d", inFlight), func(b *testing.B) {
+			p := startPeer(b, func(c *conn) {
+				if c.signOn() == nil {
+					turnRequests(c)
+				}
+			})
+			l := startSignedOn(b, testConfig(p.address()), Options{})
+			var next atomic.Int64
+			var wg sync.WaitGroup
+			b.ReportAllocs()
+			b.ResetTimer()
+			for lane := range inFlight {
+				wg.Go(func() {
+					body := encoded(request(iso8583.MTIAuthorizationRequest, lane+1, "T1"))
+					for next.Add(1) <= int64(b.N) {
+						call := Call{Body: body, Deadline: time.Now().Add(patience)}
+						if _, err := l.Exchange(context.Background(), call); err != nil {
+							b.Error(err)
+							return
+						}
+					}
+				})
+			}
+			wg.Wait()
+			b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "exchanges/s")
+		})
+	}
+}
+
+// turnRequests sends every frame back as its response, several at once where several have come.
+func turnRequests(c *conn) {
+	const mtiFunctionAt = 2 + 2 // after the length
+	var out []byte
+	for {
+		header, err := c.r.Peek(2)
+		if err != nil {
+			return
+		}
+		frame := make([]byte, 2+int(binary.BigEndian.Uint16(header)))
+		if _, err := io.ReadFull(c.r, frame); err != nil {
+			return
+		}
+		frame[mtiFunctionAt]++
+		out = append(out, frame...)
+		if c.r.Buffered() == 0 {
+			if _, err := c.Write(out); err != nil {
+				return
+			}
+			out = out[:0]
+		}
+	}
+}

@@ -1,0 +1,82 @@
+package gateway
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// beginEpoch ends the epochs of this instance's former lives and begins a new one.
+func beginEpoch(ctx context.Context, tx pgx.Tx, instance string, now time.Time) (epoch int64, ended []int64, err error) {
+	rows, err := tx.Query(ctx, `UPDATE daemon SET ended_at = @now WHERE instance = @instance AND ended_at IS NULL RETURNING epoch`,
+		pgx.NamedArgs{"instance": instance, "now": now})
+	if err != nil {
+		return 0, nil, fmt.Errorf("end former epochs: %w", err)
+	}
+	if ended, err = pgx.CollectRows(rows, pgx.RowTo[int64]); err != nil {
+		return 0, nil, fmt.Errorf("end former epochs: %w", err)
+	}
+	err = tx.QueryRow(ctx, `INSERT INTO daemon (instance, started_at) VALUES (@instance, @now) RETURNING epoch`,
+		pgx.NamedArgs{"instance": instance, "now": now}).Scan(&epoch)
+	if err != nil {
+		return 0, nil, fmt.Errorf("insert epoch: %w", err)
+	}
+	return epoch, ended, nil
+}
+
+// endEpoch notes an orderly end.
+func endEpoch(ctx context.Context, db querier, epoch int64, now time.Time) error {
+	rows, err := db.Query(ctx, `UPDATE daemon SET ended_at = @now WHERE epoch = @epoch`, pgx.NamedArgs{"epoch": epoch, "now": now})
+	if err != nil {
+		return fmt.Errorf("end epoch: %w", err)
+	}
+	rows.Close()
+	return rows.Err()
+}
+
+// maxEndedEpochs bounds how far back former lives are looked at; older ones have nothing open that the sweep did not take.
+const maxEndedEpochs = 1000
+
+// selectEndedEpochs lists the lives that are over, newest first.
+func selectEndedEpochs(ctx context.Context, db querier) ([]int64, error) {
+	rows, err := db.Query(ctx, `SELECT epoch FROM daemon WHERE ended_at IS NOT NULL ORDER BY epoch DESC LIMIT @limit`,
+		pgx.NamedArgs{"limit": maxEndedEpochs})
+	if err != nil {
+		return nil, fmt.Errorf("select ended epochs: %w", err)
+	}
+	epochs, err := pgx.CollectRows(rows, pgx.RowTo[int64])
+	if err != nil {
+		return nil, fmt.Errorf("select ended epochs: %w", err)
+	}
+	return epochs, nil
+}
+
+// selectMark reads how far a sweep has come; the beginning of time when it never ran.
+func selectMark(ctx context.Context, db querier, name string) (time.Time, error) {
+	var through time.Time
+	err := db.QueryRow(ctx, `SELECT through_at FROM sweep_mark WHERE name = $1`, name).Scan(&through)
+	if isNoRows(err) {
+		return time.Unix(0, 0), nil
+	}
+	if err != nil {
+		return time.Time{}, fmt.Errorf("select sweep mark: %w", err)
+	}
+	return through, nil
+}
+
+// updateMark moves a sweep's mark, forward only.
+func updateMark(ctx context.Context, db querier, name string, through time.Time) error {
+	rows, err := db.Query(ctx, `INSERT INTO sweep_mark AS m (name, through_at) VALUES (@name, @through)
+		ON CONFLICT (name) DO UPDATE SET through_at = greatest(m.through_at, excluded.through_at)`,
+		pgx.NamedArgs{"name": name, "through": through})
+	if err != nil {
+		return fmt.Errorf("update sweep mark: %w", err)
+	}
+	rows.Close()
+	if err := rows.Err(); err != nil {
+		return fmt.Errorf("update sweep mark: %w", err)
+	}
+	return nil
+}

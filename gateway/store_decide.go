@@ -1,0 +1,156 @@
+package gateway
+
+import (
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/schemegate/schemegate/gateway/commit"
+	"github.com/schemegate/schemegate/ledger"
+	"github.com/schemegate/schemegate/reversal"
+)
+
+// decideStep takes an authorisation out of pending: state, money, history, journal line, duty and the caller's answer in one
+// statement. Whoever comes second (a sweep, another daemon, a late answer) moves nothing.
+type decideStep struct {
+	authorization *Authorization // as it will stand: state, codes, Reversal
+	release       int64          // minor units of the hold to let go, 0 for none
+	owed          *reversal.Duty // the reversal owed by a timed-out authorisation, nil for none
+	response      *journalRow    // the answer that decided it, nil when there was none
+	answerStatus  int
+	answerBody    []byte
+
+	won        bool // the authorisation was pending and is now as above
+	releaseHit bool // the ledger's own guard fired: a bug upstream
+}
+
+func (*decideStep) Kind() *commit.Kind { return decideKind }
+
+func lessDecide(a, b commit.Step) bool {
+	return lessID(a.(*decideStep).authorization.ID, b.(*decideStep).authorization.ID)
+}
+
+// decideSQL names the rows by an array as well as by the join, so that the plan probes the primary key whatever the
+// statistics say. An answer that lost the race is kept as a late one.
+var decideSQL = `
+WITH u AS (
+	SELECT * FROM unnest($1::uuid[], $2::text[], $3::text[], $4::text[], $5::text[], $6::int8[], $7::timestamptz[], $8::int2[], $9::bytea[],
+		$10::int8[], $11::uuid[], $12::timestamptz[], $13::uuid[], $14::text[], $15::text[], $16::text[], $17::bytea[], $18::text[], $19::text[])
+	AS u(id, to_state, reason, response_code, approval_code, approved_minor, updated_at, answer_status, answer_body,
+		release_minor, reversal_id, reversal_next_at, message_id, message_kind, message_mti, image, message_digest, note, message_response_code)
+), moved AS (
+	UPDATE card_authorization a SET state = u.to_state, state_version = a.state_version + 1, reason = u.reason,
+		response_code = u.response_code, approval_code = u.approval_code, approved_minor = u.approved_minor,
+		updated_at = u.updated_at, answer_status = u.answer_status, answer_body = u.answer_body
+	FROM u WHERE a.id = ANY($1::uuid[]) AND a.id = u.id AND a.state = 'pending'
+	RETURNING a.id, a.state_version, a.state, a.reason, a.response_code, a.updated_at, a.tenant, a.client_reference, a.link, a.rrn,
+		a.currency, a.customer_account, a.settlement_account, u.release_minor, u.reversal_id, u.reversal_next_at
+), history AS (
+	INSERT INTO state_history (subject_id, state_version, subject, from_state, to_state, reason, response_code, at)
+	SELECT id, state_version, 'authorization', 'pending', state, reason, response_code, updated_at FROM moved
+), release AS (
+	SELECT id AS intent, 0::int2 AS transaction, ` + int2Literal(ledger.Release) + ` AS step, 1::int2 AS number, ` + int2Literal(ledger.Pending) + ` AS layer,
+		settlement_account AS debit_account, customer_account AS credit_account, release_minor AS amount_minor, currency,
+		(updated_at AT TIME ZONE 'UTC')::date AS value_date, updated_at AS booked_at, rrn AS source_ref, false AS correction, tenant, client_reference
+	FROM moved WHERE release_minor > 0
+), posted AS (
+	` + ledger.PostFrom("release") + `
+), duty AS (
+	SELECT reversal_id AS id, id AS authorization_id, tenant, link, reason, reversal_next_at AS next_at, updated_at AS at
+	FROM moved WHERE reversal_id IS NOT NULL
+), owed AS (
+	` + reversal.OweFrom("duty") + `
+), owed_history AS (
+	INSERT INTO state_history (subject_id, state_version, subject, to_state, reason, at)
+	SELECT id, 1, 'reversal', 'owed', reason, at FROM duty
+), journal AS (
+	INSERT INTO message (id, at, link, direction, kind, mti, stan, rrn, authorization_id, response_code, image, digest, note)
+	SELECT u.message_id, u.updated_at, a.link, 'in', CASE WHEN moved.id IS NULL THEN 'late' ELSE u.message_kind END, u.message_mti,
+		a.stan, a.rrn, u.id, u.message_response_code, u.image, u.message_digest, u.note
+	FROM u JOIN card_authorization a ON a.id = ANY($1::uuid[]) AND a.id = u.id LEFT JOIN moved ON moved.id = u.id
+	WHERE u.message_id IS NOT NULL
+	ON CONFLICT (id) DO NOTHING
+)
+SELECT moved.id, moved.release_minor > 0 AND posted.intent IS NULL FROM moved LEFT JOIN posted ON posted.intent = moved.id`
+
+func queueDecisions(batch *pgx.Batch, steps []commit.Step) {
+	byID := make(map[uuid.UUID]*decideStep, len(steps))
+	unique := steps[:0:0]
+	for _, step := range steps {
+		s := step.(*decideStep)
+		s.won, s.releaseHit = false, false
+		if byID[s.authorization.ID] != nil {
+			continue // a sweep and a live decision met in one batch: the first decides, the other has lost
+		}
+		byID[s.authorization.ID] = s
+		unique = append(unique, step)
+	}
+	steps = unique
+	batch.Queue(decideSQL,
+		column(steps, func(s *decideStep) pgtype.UUID { return pgUUID(s.authorization.ID) }),
+		column(steps, func(s *decideStep) pgtype.Text { return pgText(string(s.authorization.State)) }),
+		column(steps, func(s *decideStep) pgtype.Text { return pgTextOrNull(s.authorization.Reason) }),
+		column(steps, func(s *decideStep) pgtype.Text { return pgTextOrNull(s.authorization.ResponseCode) }),
+		column(steps, func(s *decideStep) pgtype.Text { return pgTextOrNull(s.authorization.ApprovalCode) }),
+		column(steps, func(s *decideStep) pgtype.Int8 { return pgInt8OrNull(s.authorization.ApprovedMinor) }),
+		column(steps, func(s *decideStep) pgtype.Timestamptz { return pgTime(s.authorization.UpdatedAt) }),
+		column(steps, func(s *decideStep) pgtype.Int2 { return pgtype.Int2{Int16: int16(s.answerStatus), Valid: true} }),
+		column(steps, func(s *decideStep) []byte { return s.answerBody }),
+		column(steps, func(s *decideStep) pgtype.Int8 { return pgInt8(s.release) }),
+		column(steps, func(s *decideStep) pgtype.UUID { return pgUUID(s.duty().ID) }),
+		column(steps, func(s *decideStep) pgtype.Timestamptz { return pgTime(s.duty().NextAt) }),
+		column(steps, func(s *decideStep) pgtype.UUID { return pgUUID(s.message().id) }),
+		column(steps, func(s *decideStep) pgtype.Text { return pgText(s.message().kind) }),
+		column(steps, func(s *decideStep) pgtype.Text { return pgTextOrNull(s.message().mti) }),
+		column(steps, func(s *decideStep) pgtype.Text { return pgText(s.message().image) }),
+		column(steps, func(s *decideStep) []byte { return s.message().digest }),
+		column(steps, func(s *decideStep) pgtype.Text { return pgTextOrNull(s.message().note) }),
+		column(steps, func(s *decideStep) pgtype.Text { return pgTextOrNull(s.message().responseCode) }),
+	).Query(func(rows pgx.Rows) error {
+		var id uuid.UUID
+		var hit bool
+		_, err := pgx.ForEachRow(rows, []any{&id, &hit}, func() error {
+			byID[id].won, byID[id].releaseHit = true, hit
+			return nil
+		})
+		return err
+	})
+}
+
+// duty is the reversal owed, or the zero value when none is.
+func (s *decideStep) duty() reversal.Duty {
+	if s.owed == nil {
+		return reversal.Duty{}
+	}
+	return *s.owed
+}
+
+func (s *decideStep) message() journalRow {
+	if s.response == nil {
+		return journalRow{}
+	}
+	return *s.response
+}
+
+// decision prepares the step that leaves the authorisation in its new state; it fills in the answer the caller will get.
+func decision(a *Authorization, event Event, now time.Time) (*decideStep, error) {
+	to, err := next(a.State, event)
+	if err != nil {
+		return nil, err
+	}
+	moved := *a
+	moved.State, moved.StateVersion, moved.UpdatedAt = to, a.StateVersion+1, now
+	step := &decideStep{authorization: &moved}
+	if to == Declined || to == NotSent {
+		step.release = a.AmountMinor
+	}
+	return step, nil
+}
+
+// seal fixes the caller's answer; nothing of the authorisation may change afterwards.
+func (s *decideStep) seal() *decideStep {
+	s.answerStatus, s.answerBody = s.authorization.answer()
+	return s
+}

@@ -1,0 +1,171 @@
+package gateway
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"go.uber.org/zap"
+
+	"github.com/schemegate/schemegate/reversal"
+)
+
+const (
+	// sweepInterval is how often what is past its deadline is looked for.
+	sweepInterval = time.Second
+	// sweepGrace is how long the process that runs an authorisation has to decide it by itself.
+	sweepGrace = 2 * time.Second
+	// sweepLimit is how many one look takes; a full look is followed by the next at once.
+	sweepLimit = 500
+	// sweepReach is how far the mark stays behind: no deadline older than that is ever recorded anew.
+	sweepReach = time.Hour
+	// backlogInterval is how often open duties are counted for the metrics.
+	backlogInterval = 5 * time.Second
+	// authorizationMark names the sweep's mark.
+	authorizationMark = "card_authorization"
+)
+
+// recover begins this daemon's epoch, ends those of its former lives, and gives up what they left open: nobody can prove
+// that its bytes did not leave. It is the same path as a live timeout.
+func (g *Gateway) recover(ctx context.Context) error {
+	now := g.now()
+	var ended []int64
+	err := pgx.BeginFunc(ctx, g.db, func(tx pgx.Tx) (err error) {
+		if g.epoch, ended, err = beginEpoch(ctx, tx, g.config.Instance, now); err != nil {
+			return err
+		}
+		return reversal.ReleaseClaims(ctx, tx, ended, now)
+	})
+	if err != nil {
+		return fmt.Errorf("begin epoch: %w", err)
+	}
+	g.log.Info("epoch began", zap.Int64("epoch", g.epoch), zap.Int("former_epochs", len(ended)))
+	return nil
+}
+
+// recoverOrphans gives up what ended epochs left open. It needs the committer running.
+func (g *Gateway) recoverOrphans(ctx context.Context) error {
+	ended, err := selectEndedEpochs(ctx, g.db)
+	if err != nil {
+		return err
+	}
+	since, err := selectMark(ctx, g.db, authorizationMark)
+	if err != nil {
+		return err
+	}
+	total := 0
+	for {
+		open, err := selectOrphaned(ctx, g.db, since, ended, sweepLimit)
+		if err != nil {
+			return err
+		}
+		n, err := g.giveUp(ctx, open, reversal.Recovered)
+		total += n
+		if err != nil {
+			return err
+		}
+		if len(open) < sweepLimit || n == 0 {
+			break
+		}
+	}
+	if total > 0 {
+		g.log.Warn("recovered open authorizations of a former life", zap.Int("timed_out", total))
+	}
+	return nil
+}
+
+// sweep looks for what is past its deadline until ctx ends.
+func (g *Gateway) sweep(ctx context.Context) error {
+	ticker := time.NewTicker(sweepInterval)
+	defer ticker.Stop()
+	for {
+		for {
+			n, err := g.sweepOnce(ctx, g.now())
+			if err != nil && ctx.Err() == nil {
+				g.log.Warn("sweep failed", zap.Error(err))
+			}
+			if err != nil || n < sweepLimit {
+				break
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-ticker.C:
+		}
+	}
+}
+
+// sweepOnce gives up pending authorisations whose deadline is more than the grace ago, and moves the mark behind them.
+func (g *Gateway) sweepOnce(ctx context.Context, now time.Time) (n int, err error) {
+	since, err := selectMark(ctx, g.db, authorizationMark)
+	if err != nil {
+		return 0, err
+	}
+	overdue, err := selectOverdue(ctx, g.db, since, now.Add(-sweepGrace), sweepLimit)
+	if err != nil {
+		return 0, err
+	}
+	if len(overdue) > 0 {
+		return g.giveUp(ctx, overdue, reversal.Swept)
+	}
+	if now.Sub(since) > 2*sweepReach {
+		return 0, updateMark(ctx, g.db, authorizationMark, now.Add(-sweepReach))
+	}
+	return 0, nil
+}
+
+// giveUp takes each authorisation the way of a live timeout; n is how many this call moved. They go to the committer
+// together, so they share its transactions.
+func (g *Gateway) giveUp(ctx context.Context, open []*Authorization, reason reversal.Reason) (n int, err error) {
+	steps := make([]*decideStep, 0, len(open))
+	for _, a := range open {
+		l := g.links[a.Link]
+		if l == nil {
+			g.log.Error("open authorization of a link that is not configured", zap.Stringer("authorization_id", a.ID), zap.String("link", a.Link))
+			continue
+		}
+		step, err := l.abandon(a, reason, g.now(), nil)
+		if err != nil {
+			return 0, err
+		}
+		steps = append(steps, step)
+	}
+	errs := make([]error, len(steps))
+	var committing sync.WaitGroup
+	for i, step := range steps {
+		committing.Go(func() { errs[i] = g.committer.Do(ctx, step) })
+	}
+	committing.Wait()
+	for i, step := range steps {
+		if errs[i] != nil {
+			err = errs[i]
+			continue
+		}
+		if step.won {
+			n++
+			g.noteDecision(step)
+		}
+	}
+	return n, err
+}
+
+// watchBacklog counts open duties for the metrics until ctx ends.
+func (g *Gateway) watchBacklog(ctx context.Context) error {
+	ticker := time.NewTicker(backlogInterval)
+	defer ticker.Stop()
+	for {
+		if backlog, err := reversal.SelectBacklog(ctx, g.db); err == nil {
+			g.metrics.setBacklog(backlog, g.linkNames, time.Now())
+		} else if ctx.Err() == nil {
+			g.log.Warn("open reversals not counted", zap.Error(err))
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-ticker.C:
+		}
+	}
+}

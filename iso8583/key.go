@@ -1,0 +1,30 @@
+package iso8583
+
+import "encoding/binary"
+
+// MissingKeyElementError tells that a message lacks an element of the key under which it would be looked up.
+type MissingKeyElementError struct {
+	Element Element
+	MTI     MTI
+}
+
+func (e *MissingKeyElementError) Error() string {
+	return e.MTI.String() + " lacks " + e.Element.String() + ", which is part of its key"
+}
+
+// AppendKey appends the key of the exchange that a message belongs to: a request, its repeats and its response give the same one, for the
+// listed elements in their order. Every value goes in with its number and length, so that two different messages cannot run together
+// to one key. Without one of the elements the error is a *MissingKeyElementError and dst is returned as it was.
+func AppendKey(dst []byte, p *Peeked, elements []Element) ([]byte, error) {
+	key := binary.BigEndian.AppendUint16(dst, uint16(p.mti.Exchange()))
+	for _, e := range elements {
+		if !p.Has(e) {
+			return dst, &MissingKeyElementError{Element: e, MTI: p.mti}
+		}
+		value := p.Value(e)
+		key = append(key, byte(e))
+		key = binary.BigEndian.AppendUint16(key, uint16(len(value)))
+		key = append(key, value...)
+	}
+	return key, nil
+}

@@ -1,0 +1,306 @@
+// Package localpg runs the private PostgreSQL of a daemon that was given no
+// database URL: it finds installed server binaries, makes a cluster under the
+// data directory, starts it, adopts one that a crash of the daemon left
+// running, and stops it at the end.
+//
+// It promises full durability (fsync, full_page_writes and synchronous_commit
+// are forced on the command line, where no configuration file can undo them),
+// that the server can be reached only through a socket in a directory with
+// mode 0700 and never over TCP, that no statement text and no parameter is
+// logged, and that the server outlives a killed daemon, so that the next one
+// finds it running. Several processes may use one data directory at the same
+// time; the last one to leave stops the server.
+//
+// It never uses, stops or changes a cluster that the distribution made, never
+// runs the server as root, never hands the daemon's environment on to it, and
+// never deletes a cluster.
+package localpg
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strconv"
+	"time"
+
+	"go.uber.org/zap"
+)
+
+const (
+	// Database is the name of the database that Start makes.
+	Database = "schemegate"
+	// Superuser is the role that owns the cluster; it needs no password, since
+	// only who may enter the socket directory can connect.
+	Superuser = "schemegate"
+
+	// port only names the socket file; nothing listens on TCP.
+	port = 5432
+
+	// startTimeout bounds a start, crash recovery included.
+	startTimeout = 5 * time.Minute
+	// stopTimeout is how long a fast shutdown may take before the server is
+	// told to stop at once, which costs crash recovery at the next start.
+	stopTimeout = 30 * time.Second
+	// quitTimeout is how long an immediate shutdown may take.
+	quitTimeout = 10 * time.Second
+	// pollInterval is the pause between two looks at a server or a lock.
+	pollInterval = 10 * time.Millisecond
+	// launchAttempts and launchRetryGap cover the moment in which the children
+	// of a killed server still hold its shared memory.
+	launchAttempts = 4
+	launchRetryGap = 300 * time.Millisecond
+)
+
+// Config says where the private PostgreSQL lives and how large it may grow.
+// The zero value of every field but DataDir means its default.
+type Config struct {
+	// DataDir is the daemon's data directory; the cluster is made below it. It
+	// is created when missing.
+	DataDir string `yaml:"-"`
+	// BinDir is the directory that holds postgres and initdb. Empty: they are
+	// looked for.
+	BinDir string `yaml:"bin_dir"`
+	// SharedBuffersMiB is the size of the buffer cache in MiB. 0: a quarter of
+	// the memory, within named bounds.
+	SharedBuffersMiB int `yaml:"shared_buffers_mib"`
+	// MaxConnections is the number of connections the server accepts. 0:
+	// DefaultMaxConnections.
+	MaxConnections int `yaml:"max_connections"`
+	// MaxWALMiB is how much write-ahead log, in MiB, may gather between two
+	// checkpoints; the disk needs room for it. 0: DefaultMaxWALMiB.
+	MaxWALMiB int `yaml:"max_wal_mib"`
+	// DieWithParent ties the server's life to this process, also when it is
+	// killed. For tests; works on Linux only.
+	DieWithParent bool `yaml:"-"`
+}
+
+// Server is a running private PostgreSQL that this process uses.
+type Server struct {
+	// Adopted is true when the server was running already.
+	Adopted bool
+	// Version is the version of the server binaries, such as "15.18".
+	Version string
+
+	cfg       Config
+	log       *zap.Logger
+	paths     paths
+	owner     owner
+	bin       binaries
+	socketDir string
+	use       *fileLock     // shared with every other process that uses the server
+	pid       int           // of the postmaster
+	reaped    chan struct{} // closed when a server that this process started has ended; nil when adopted
+}
+
+// Start brings the private PostgreSQL below cfg.DataDir up, making the cluster
+// when there is none, and returns when the database accepts connections. When
+// ctx ends first, a server that was being started is stopped again. Errors name
+// the directory, the missing binaries with the command that installs them, or
+// end with the server's own last words.
+func Start(ctx context.Context, cfg Config, log *zap.Logger) (*Server, error) {
+	s, err := start(ctx, cfg, systemSearch(), log)
+	if err != nil {
+		return nil, fmt.Errorf("start private PostgreSQL: %w", err)
+	}
+	return s, nil
+}
+
+func start(ctx context.Context, cfg Config, where search, log *zap.Logger) (_ *Server, err error) {
+	if err := cfg.check(); err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+	defer cancel()
+
+	dataDir, err := filepath.Abs(cfg.DataDir)
+	if err != nil {
+		return nil, fmt.Errorf("resolve data directory: %w", err)
+	}
+	s := &Server{cfg: cfg, log: log, paths: newPaths(dataDir)}
+	if s.owner, err = clusterOwner(s.paths.data); err != nil {
+		return nil, err
+	}
+	major, err := clusterMajor(s.paths.data)
+	if err != nil {
+		return nil, err
+	}
+	if s.bin, err = where.find(ctx, cfg.BinDir, major, s.owner); err != nil {
+		return nil, err
+	}
+	s.Version = s.bin.version
+	if err := s.paths.make(s.owner); err != nil {
+		return nil, err
+	}
+	// Held only while starting, so that of several processes one makes and
+	// starts the server and the others find it running.
+	starting, err := lockFile(ctx, s.paths.startLock, exclusive)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, starting.release()) }()
+
+	if s.use, err = lockFile(ctx, s.paths.useLock, shared); err != nil {
+		return nil, err
+	}
+	if err := s.bringUp(ctx); err != nil {
+		return nil, errors.Join(err, s.use.release())
+	}
+	return s, nil
+}
+
+func (c Config) check() error {
+	switch {
+	case c.DataDir == "":
+		return errors.New("data directory is empty")
+	case c.SharedBuffersMiB != 0 && (c.SharedBuffersMiB < minSharedBuffersMiB || c.SharedBuffersMiB > maxSharedBuffersMiB):
+		return fmt.Errorf("shared_buffers_mib %d is not within %d to %d", c.SharedBuffersMiB, minSharedBuffersMiB, maxSharedBuffersMiB)
+	case c.MaxConnections != 0 && (c.MaxConnections < minConnections || c.MaxConnections > maxConnections):
+		return fmt.Errorf("max_connections %d is not within %d to %d", c.MaxConnections, minConnections, maxConnections)
+	case c.MaxWALMiB != 0 && (c.MaxWALMiB < minWALMiB || c.MaxWALMiB > maxWALMiB):
+		return fmt.Errorf("max_wal_mib %d is not within %d to %d", c.MaxWALMiB, minWALMiB, maxWALMiB)
+	}
+	return nil
+}
+
+// bringUp makes what is missing and leaves a server that accepts connections.
+// The start lock is held.
+func (s *Server) bringUp(ctx context.Context) error {
+	began := time.Now()
+	if err := s.initCluster(ctx); err != nil {
+		return err
+	}
+	if err := s.owner.checkReach(ctx, s.bin.postgres, s.paths.data); err != nil {
+		return err
+	}
+	adopted, err := s.adopt(ctx)
+	if err != nil {
+		return err
+	}
+	if !adopted {
+		if err := s.launch(ctx); err != nil {
+			return err
+		}
+	}
+	s.Adopted = adopted
+	if err := s.ensureDatabase(ctx); err != nil {
+		if !adopted {
+			err = errors.Join(err, s.shutDown(context.WithoutCancel(ctx)))
+		}
+		return err
+	}
+	s.log.Info("private PostgreSQL ready", zap.Bool("adopted", adopted), zap.String("version", s.Version),
+		zap.Int("pid", s.pid), zap.String("socket_dir", s.socketDir), zap.Duration("took", time.Since(began)))
+	return nil
+}
+
+// URL connects to the database as its owner, a superuser.
+func (s *Server) URL() string { return s.url(Database) }
+
+func (s *Server) url(database string) string {
+	query := url.Values{"host": {s.socketDir}, "port": {strconv.Itoa(port)}}
+	u := url.URL{Scheme: "postgres", User: url.User(Superuser), Path: "/" + database, RawQuery: query.Encode()}
+	return u.String()
+}
+
+// LogDir is where the server writes its log.
+func (s *Server) LogDir() string { return s.paths.log }
+
+// Stop ends this process's use of the server. When no other process uses it,
+// the server is shut down: open transactions are rolled back, and the end of ctx
+// makes it stop at once, which costs a recovery at the next start. Stop must be
+// called once; the server may not be used afterwards.
+func (s *Server) Stop(ctx context.Context) (err error) {
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("stop private PostgreSQL: %w", err)
+		}
+	}()
+	defer func() { err = errors.Join(err, s.use.release()) }()
+	// Nobody may begin to use the server between the look and the shutdown.
+	lockCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopTimeout)
+	defer cancel()
+	starting, err := lockFile(lockCtx, s.paths.startLock, exclusive)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, starting.release()) }()
+
+	last, err := s.use.tryUpgrade()
+	if err != nil {
+		return err
+	}
+	if !last {
+		s.log.Info("private PostgreSQL left running for another process", zap.Int("pid", s.pid))
+		return nil
+	}
+	if err := s.shutDown(ctx); err != nil {
+		return err
+	}
+	s.log.Info("private PostgreSQL stopped", zap.Int("pid", s.pid))
+	return nil
+}
+
+// paths are the files below the data directory. The daemon owns the top and
+// what it writes there itself; the server owns only data, log and run, so that
+// a daemon that is root never writes where another user could place a link.
+type paths struct {
+	dataDir   string // the daemon's
+	top       string
+	data      string // the cluster
+	partial   string // a cluster in the making
+	run       string // the socket, when its path is short enough
+	log       string
+	hba       string
+	startup   string // what the server says before its log is open
+	startLock string
+	useLock   string
+}
+
+func newPaths(dataDir string) paths {
+	top := filepath.Join(dataDir, "postgresql")
+	return paths{
+		dataDir:   dataDir,
+		top:       top,
+		data:      filepath.Join(top, "data"),
+		partial:   filepath.Join(top, "data.partial"),
+		run:       filepath.Join(top, "run"),
+		log:       filepath.Join(top, "log"),
+		hba:       filepath.Join(top, "pg_hba.conf"),
+		startup:   filepath.Join(top, "startup.log"),
+		startLock: filepath.Join(top, "start.lock"),
+		useLock:   filepath.Join(top, "use.lock"),
+	}
+}
+
+func (p paths) make(o owner) error {
+	// Another user's server must be able to pass through, not to look around.
+	mode := os.FileMode(0o700)
+	if o.drops {
+		mode = 0o711
+	}
+	_, err := os.Stat(p.dataDir)
+	if errors.Is(err, os.ErrNotExist) {
+		// A strict umask must not take the way through from the server's user.
+		err = errors.Join(os.MkdirAll(p.dataDir, mode), os.Chmod(p.dataDir, mode))
+	}
+	if err != nil {
+		return fmt.Errorf("make data directory: %w", err)
+	}
+	if err := os.Mkdir(p.top, mode); err != nil && !errors.Is(err, os.ErrExist) {
+		return fmt.Errorf("make cluster directory: %w", err)
+	}
+	if o.drops {
+		if err := os.Chmod(p.top, mode); err != nil {
+			return fmt.Errorf("open cluster directory to the server's user: %w", err)
+		}
+	}
+	for _, dir := range []string{p.run, p.log} {
+		if err := o.makePrivate(dir); err != nil {
+			return err
+		}
+	}
+	return nil
+}
