@@ -36,6 +36,9 @@ type Answer struct {
 // earlier one gets that one's answer and sends nothing. ctx bounds only the caller's wait: once recorded, the authorisation
 // runs to its end whether or not anybody listens.
 func (g *Gateway) Authorize(ctx context.Context, call AuthorizeCall) (Answer, error) {
+	if call.Request.holdsPAN(call.IdempotencyKey) {
+		return Answer{}, Errorf(CodeKeyMalformed, nil, "a key must not hold a card number")
+	}
 	l, err := g.linkFor(call.Request.Link)
 	if err != nil {
 		return Answer{}, err
@@ -76,6 +79,8 @@ type flight struct {
 func (g *Gateway) prepare(ctx context.Context, l *cardLink, call AuthorizeCall, digest []byte) (*flight, error) {
 	entered := time.Now()
 	req := &call.Request
+	ctx, cancel := context.WithDeadline(ctx, entered.Add(l.config.SendWithin.Std())) // past it nothing may be sent anyway
+	defer cancel()
 	stan, rrn, err := l.references.Next(ctx, entered)
 	if err != nil {
 		return nil, beforeRecord(err)
@@ -177,6 +182,9 @@ func (g *Gateway) settle(step *decideStep) (Answer, error) {
 	}
 	if step.releaseHit {
 		g.reportLedgerHit(a.ID)
+	}
+	if step.late {
+		g.metrics.late.WithLabelValues(a.Link).Inc()
 	}
 	if !step.won {
 		return g.answerOf(a.ID)

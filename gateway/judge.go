@@ -34,7 +34,7 @@ func (g *Gateway) judge(f *flight, response []byte, exchangeErr error) (*decideS
 		return f.link.abandon(f.authorization, reversal.Undecodable, now, &unreadable)
 	}
 	row := g.vault.journal(message, messageResponse, now)
-	if contradiction := contradicts(f.authorization, message); contradiction != "" {
+	if contradiction := contradicts(f.authorization, message, f.link.spec.AuthorizationAction(message.Get(iso8583.ResponseCode))); contradiction != "" {
 		row.kind, row.note = messageMismatch, contradiction
 		return f.link.abandon(f.authorization, reversal.Contradiction, now, &row)
 	}
@@ -89,6 +89,9 @@ func (l *cardLink) abandon(a *Authorization, reason reversal.Reason, now time.Ti
 		return nil, err
 	}
 	due := now.Add(l.config.Silence.ReversalDelay.Std())
+	if stillSendable := a.CreatedAt.Add(l.config.SendWithin.Std()); reason == reversal.Recovered && due.Before(stillSendable) {
+		due = stillSendable // should the former daemon live after all, its request cannot leave behind the reversal
+	}
 	step.owed = &reversal.Duty{ID: newID(), AuthorizationID: a.ID, NextAt: due}
 	step.response = response
 	moved := step.authorization
@@ -98,12 +101,13 @@ func (l *cardLink) abandon(a *Authorization, reason reversal.Reason, now time.Ti
 }
 
 // contradicts names the element in which an answer speaks of other money than the request; it never quotes it. A partial
-// approval may lower DE 4.
-func contradicts(a *Authorization, m *iso8583.Message) string {
+// approval may lower DE 4, and a decline may say that nothing was approved.
+func contradicts(a *Authorization, m *iso8583.Message, action iso8583.ResponseAction) string {
 	if m.Has(iso8583.AmountTransaction) {
 		amount, err := strconv.ParseInt(m.Get(iso8583.AmountTransaction), 10, 64)
-		partial := m.Get(iso8583.ResponseCode) == "10"
-		if err != nil || amount > a.AmountMinor || (amount != a.AmountMinor && !partial && amount != 0) {
+		lowered := action == iso8583.PartiallyApproved && amount < a.AmountMinor
+		nothing := (action == iso8583.Declined || action == iso8583.NotSignedOn) && amount == 0
+		if err != nil || (amount != a.AmountMinor && !lowered && !nothing) {
 			return "DE 4 differs from the request's"
 		}
 	}

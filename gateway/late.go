@@ -48,7 +48,7 @@ func (g *Gateway) noteUnmatched(u link.Unmatched) error {
 	at := u.ReceivedAt.UTC().Truncate(time.Microsecond)
 	l := g.links[u.Link]
 	message, err := l.spec.Decode(u.Body)
-	if err != nil || u.Kind == link.Malformed {
+	if err != nil {
 		row := malformedRow(at, err)
 		if u.Diagnostic != "" {
 			row.note = u.Diagnostic
@@ -61,7 +61,11 @@ func (g *Gateway) noteUnmatched(u link.Unmatched) error {
 	if u.Kind == link.ConfirmMismatch {
 		row.kind = messageMismatch
 	}
+	step.message = row
 	original, err := g.originalOf(ctx, u.Link, message)
+	if err == nil && original != nil && original.State == Pending && u.Kind == link.Late {
+		original, err = g.decidedOriginal(ctx, original)
+	}
 	if err != nil {
 		return err
 	}
@@ -69,13 +73,13 @@ func (g *Gateway) noteUnmatched(u link.Unmatched) error {
 		step.authorizationID, step.tenant = original.ID, original.Tenant
 		if u.Kind == link.Late {
 			row.kind = messageLate
+			step.message = row
 			if closed, err := g.closeByLateAcknowledgement(ctx, l, original, message, row); closed || err != nil {
 				return err
 			}
 			g.noteLate(step, original, message)
 		}
 	}
-	step.message = row
 	return g.committer.Do(ctx, step)
 }
 
@@ -98,15 +102,40 @@ func (g *Gateway) originalOf(ctx context.Context, linkName string, m *iso8583.Me
 	return selectOriginal(ctx, g.db, linkName, m.Get(iso8583.STAN), dateTime, m.Get(iso8583.RRN))
 }
 
-// noteLate makes the event of an answer to an authorisation that was decided without it.
+// decidedOriginal waits for a decision that is being committed: only then can a late answer be told from a second copy of the
+// one that decided.
+func (g *Gateway) decidedOriginal(ctx context.Context, original *Authorization) (*Authorization, error) {
+	if done := g.flights.done(original.ID); done != nil {
+		timer := time.NewTimer(readTimeout)
+		defer timer.Stop()
+		select {
+		case <-done:
+		case <-timer.C:
+		}
+	}
+	return selectAuthorization(ctx, g.db, original.Tenant, original.ID)
+}
+
+// noteLate says what an answer nobody waited for means to its authorisation, whose state it never changes.
 func (g *Gateway) noteLate(step *noteStep, original *Authorization, m *iso8583.Message) {
 	if m.MTI().Class() != iso8583.MTIAuthorizationRequest.Class() {
 		return
 	}
-	step.event, step.detail = eventLateResponse, "response code "+m.Get(iso8583.ResponseCode)
-	g.metrics.late.WithLabelValues(original.Link).Inc()
-	g.log.Info("late response", zap.Stringer("authorization_id", original.ID), zap.String("link", original.Link),
-		zap.String("response_code", m.Get(iso8583.ResponseCode)), zap.String("state", string(original.State)))
+	code := m.Get(iso8583.ResponseCode)
+	fields := []zap.Field{zap.Stringer("authorization_id", original.ID), zap.String("link", original.Link),
+		zap.String("response_code", code), zap.String("state", string(original.State))}
+	answered := original.State == Approved || original.State == Declined || original.State == Captured
+	switch {
+	case answered && code == original.ResponseCode:
+		step.message.kind = messageDuplicate
+	case answered || original.State == NotSent:
+		step.exception, step.detail = exceptionContradiction, "an answer with response code "+code+" contradicts what was decided"
+		g.log.Error("late response contradicts a decision", fields...)
+	default:
+		step.event, step.detail = eventLateResponse, "response code "+code
+		g.metrics.late.WithLabelValues(original.Link).Inc()
+		g.log.Info("late response", fields...)
+	}
 }
 
 // closeByLateAcknowledgement closes an open reversal by its own response that came after the attempt's deadline.

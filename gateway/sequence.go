@@ -19,7 +19,8 @@ const (
 	rrnModulus = 1_000_000
 	// leaseSize is how many numbers one round trip takes from the database. A crash leaves at most this many unused.
 	leaseSize = 1000
-	// rrnHeadroom keeps leases of several daemons, used late in the next hour, from meeting that hour's own numbers.
+	// rrnHeadroom keeps the leases that several daemons take at the end of an hour from meeting that hour's own numbers. A
+	// lease is used within its hour only.
 	rrnHeadroom = 100 * leaseSize
 	// maxLeases ends a search for a free number that could go on for a whole range of used ones.
 	maxLeases = 8
@@ -38,6 +39,7 @@ type references struct {
 	mu   sync.Mutex // protects the following
 	next int64
 	end  int64           // first value not leased
+	hour time.Time       // of the lease
 	used map[string]bool // STANs of the lease that are in flight, have an open reversal or lie in the uniqueness window
 }
 
@@ -46,6 +48,9 @@ type references struct {
 func (r *references) Next(ctx context.Context, now time.Time) (stan, rrn string, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if r.hour.Before(now.UTC().Truncate(time.Hour)) {
+		r.next = r.end // an old lease's numbers may have come round again, in another daemon's hands
+	}
 	for leases := 0; ; {
 		for r.next < r.end {
 			n := r.next
@@ -63,21 +68,23 @@ func (r *references) Next(ctx context.Context, now time.Time) (stan, rrn string,
 	}
 }
 
-// lease takes the next range and learns which of its STANs must not be used now.
+// lease takes the next range and learns which of its STANs must not be used now. The range is ours once that is committed.
 func (r *references) lease(ctx context.Context, now time.Time) error {
-	return pgx.BeginFunc(ctx, r.db, func(tx pgx.Tx) error {
-		first, err := leaseSequence(ctx, tx, r.link, now.UTC().Truncate(time.Hour))
-		if err != nil {
+	var first int64
+	var used map[string]bool
+	hour := now.UTC().Truncate(time.Hour)
+	err := pgx.BeginFunc(ctx, r.db, func(tx pgx.Tx) (err error) {
+		if first, err = leaseSequence(ctx, tx, r.link, hour); err != nil {
 			return err
 		}
-		low, high := stanOf(first), stanOf(first+leaseSize-1)
-		used, err := selectUsedSTANs(ctx, tx, r.link, low, high, now, r.uniqueWithin)
-		if err != nil {
-			return err
-		}
-		r.next, r.end, r.used = first, first+leaseSize, used
-		return nil
+		used, err = selectUsedSTANs(ctx, tx, r.link, stanOf(first), stanOf(first+leaseSize-1), now, r.uniqueWithin)
+		return err
 	})
+	if err != nil {
+		return err
+	}
+	r.next, r.end, r.hour, r.used = first, first+leaseSize, hour, used
+	return nil
 }
 
 // stanOf maps the ever-growing sequence (from 1) onto 000001 to 999999.

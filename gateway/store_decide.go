@@ -3,7 +3,6 @@ package gateway
 import (
 	"time"
 
-	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
 
@@ -23,6 +22,7 @@ type decideStep struct {
 	answerBody    []byte
 
 	won        bool // the authorisation was pending and is now as above
+	late       bool // it was decided before, and the answer is kept as a late one
 	releaseHit bool // the ledger's own guard fired: a bug upstream
 }
 
@@ -33,20 +33,23 @@ func lessDecide(a, b commit.Step) bool {
 }
 
 // decideSQL names the rows by an array as well as by the join, so that the plan probes the primary key whatever the
-// statistics say. An answer that lost the race is kept as a late one.
+// statistics say. Where two steps of one batch meet at a row, an answer decides before a giving-up; an answer that lost the
+// race is kept as a late one.
 var decideSQL = `
 WITH u AS (
 	SELECT * FROM unnest($1::uuid[], $2::text[], $3::text[], $4::text[], $5::text[], $6::int8[], $7::timestamptz[], $8::int2[], $9::bytea[],
 		$10::int8[], $11::uuid[], $12::timestamptz[], $13::uuid[], $14::text[], $15::text[], $16::text[], $17::bytea[], $18::text[], $19::text[])
-	AS u(id, to_state, reason, response_code, approval_code, approved_minor, updated_at, answer_status, answer_body,
-		release_minor, reversal_id, reversal_next_at, message_id, message_kind, message_mti, image, message_digest, note, message_response_code)
+	WITH ORDINALITY AS u(id, to_state, reason, response_code, approval_code, approved_minor, updated_at, answer_status, answer_body,
+		release_minor, reversal_id, reversal_next_at, message_id, message_kind, message_mti, image, message_digest, note, message_response_code, ordinal)
+), first AS (
+	SELECT DISTINCT ON (id) * FROM u ORDER BY id, message_id IS NULL, ordinal
 ), moved AS (
 	UPDATE card_authorization a SET state = u.to_state, state_version = a.state_version + 1, reason = u.reason,
 		response_code = u.response_code, approval_code = u.approval_code, approved_minor = u.approved_minor,
 		updated_at = u.updated_at, answer_status = u.answer_status, answer_body = u.answer_body
-	FROM u WHERE a.id = ANY($1::uuid[]) AND a.id = u.id AND a.state = 'pending'
+	FROM first u WHERE a.id = ANY($1::uuid[]) AND a.id = u.id AND a.state = 'pending'
 	RETURNING a.id, a.state_version, a.state, a.reason, a.response_code, a.updated_at, a.tenant, a.client_reference, a.link, a.rrn,
-		a.currency, a.customer_account, a.settlement_account, u.release_minor, u.reversal_id, u.reversal_next_at
+		a.currency, a.customer_account, a.settlement_account, u.release_minor, u.reversal_id, u.reversal_next_at, u.ordinal
 ), history AS (
 	INSERT INTO state_history (subject_id, state_version, subject, from_state, to_state, reason, response_code, at)
 	SELECT id, state_version, 'authorization', 'pending', state, reason, response_code, updated_at FROM moved
@@ -67,27 +70,26 @@ WITH u AS (
 	SELECT id, 1, 'reversal', 'owed', reason, at FROM duty
 ), journal AS (
 	INSERT INTO message (id, at, link, direction, kind, mti, stan, rrn, authorization_id, response_code, image, digest, note)
-	SELECT u.message_id, u.updated_at, a.link, 'in', CASE WHEN moved.id IS NULL THEN 'late' ELSE u.message_kind END, u.message_mti,
+	SELECT u.message_id, u.updated_at, a.link, 'in', CASE WHEN moved.ordinal IS NULL THEN 'late' ELSE u.message_kind END, u.message_mti,
 		a.stan, a.rrn, u.id, u.message_response_code, u.image, u.message_digest, u.note
-	FROM u JOIN card_authorization a ON a.id = ANY($1::uuid[]) AND a.id = u.id LEFT JOIN moved ON moved.id = u.id
+	FROM u JOIN card_authorization a ON a.id = ANY($1::uuid[]) AND a.id = u.id LEFT JOIN moved ON moved.ordinal = u.ordinal
 	WHERE u.message_id IS NOT NULL
-	ON CONFLICT (id) DO NOTHING
+	ON CONFLICT (id) DO NOTHING RETURNING id, kind
+), late AS (
+	SELECT u.ordinal, u.id, u.updated_at, u.message_response_code FROM journal JOIN u ON u.message_id = journal.id WHERE journal.kind = 'late'
+), signalled AS (
+	INSERT INTO event (at, tenant, kind, subject_id, detail)
+	SELECT late.updated_at, a.tenant, '` + eventLateResponse + `', a.id, 'response code ' || coalesce(late.message_response_code, '')
+	FROM late JOIN card_authorization a ON a.id = ANY($1::uuid[]) AND a.id = late.id
 )
-SELECT moved.id, moved.release_minor > 0 AND posted.intent IS NULL FROM moved LEFT JOIN posted ON posted.intent = moved.id`
+SELECT moved.ordinal, false, moved.release_minor > 0 AND posted.intent IS NULL FROM moved LEFT JOIN posted ON posted.intent = moved.id
+UNION ALL SELECT late.ordinal, true, false FROM late`
 
 func queueDecisions(batch *pgx.Batch, steps []commit.Step) {
-	byID := make(map[uuid.UUID]*decideStep, len(steps))
-	unique := steps[:0:0]
 	for _, step := range steps {
 		s := step.(*decideStep)
-		s.won, s.releaseHit = false, false
-		if byID[s.authorization.ID] != nil {
-			continue // a sweep and a live decision met in one batch: the first decides, the other has lost
-		}
-		byID[s.authorization.ID] = s
-		unique = append(unique, step)
+		s.won, s.late, s.releaseHit = false, false, false
 	}
-	steps = unique
 	batch.Queue(decideSQL,
 		column(steps, func(s *decideStep) pgtype.UUID { return pgUUID(s.authorization.ID) }),
 		column(steps, func(s *decideStep) pgtype.Text { return pgText(string(s.authorization.State)) }),
@@ -109,10 +111,11 @@ func queueDecisions(batch *pgx.Batch, steps []commit.Step) {
 		column(steps, func(s *decideStep) pgtype.Text { return pgTextOrNull(s.message().note) }),
 		column(steps, func(s *decideStep) pgtype.Text { return pgTextOrNull(s.message().responseCode) }),
 	).Query(func(rows pgx.Rows) error {
-		var id uuid.UUID
-		var hit bool
-		_, err := pgx.ForEachRow(rows, []any{&id, &hit}, func() error {
-			byID[id].won, byID[id].releaseHit = true, hit
+		var ordinal int64
+		var late, hit bool
+		_, err := pgx.ForEachRow(rows, []any{&ordinal, &late, &hit}, func() error {
+			s := steps[ordinal-1].(*decideStep)
+			s.won, s.late, s.releaseHit = !late, late, hit
 			return nil
 		})
 		return err

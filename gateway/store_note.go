@@ -17,6 +17,7 @@ type noteStep struct {
 	authorizationID uuid.UUID // of the original, uuid.Nil when none is known
 	tenant          string
 	event           string // "" for none
+	exception       string // kind of exception to open, "" for none
 	detail          string
 }
 
@@ -32,12 +33,16 @@ func lessNote(a, b commit.Step) bool {
 const noteSQL = `
 WITH u AS (
 	SELECT * FROM unnest($1::uuid[], $2::timestamptz[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[], $8::uuid[],
-		$9::text[], $10::text[], $11::bytea[], $12::text[], $13::text[], $14::text[], $15::text[])
-	AS u(id, at, link, kind, mti, stan, rrn, authorization_id, response_code, image, digest, note, tenant, event, detail)
+		$9::text[], $10::text[], $11::bytea[], $12::text[], $13::text[], $14::text[], $15::text[], $16::uuid[], $17::text[])
+	AS u(id, at, link, kind, mti, stan, rrn, authorization_id, response_code, image, digest, note, tenant, event, detail, exception_id, exception)
 ), journal AS (
 	INSERT INTO message (id, at, link, direction, kind, mti, stan, rrn, authorization_id, response_code, image, digest, note)
 	SELECT id, at, link, 'in', kind, mti, stan, rrn, authorization_id, response_code, image, digest, note FROM u
 	ON CONFLICT (id) DO NOTHING RETURNING id
+), opened AS (
+	INSERT INTO exception (id, kind, tenant, link, subject_id, detail, opened_at)
+	SELECT u.exception_id, u.exception, u.tenant, u.link, u.authorization_id, u.detail, u.at FROM u JOIN journal USING (id) WHERE u.exception IS NOT NULL
+	ON CONFLICT (kind, subject_id) WHERE closed_at IS NULL DO NOTHING
 )
 INSERT INTO event (at, tenant, kind, subject_id, detail)
 SELECT u.at, u.tenant, u.event, u.authorization_id, u.detail FROM u JOIN journal USING (id) WHERE u.event IS NOT NULL`
@@ -59,6 +64,8 @@ func queueNotes(batch *pgx.Batch, steps []commit.Step) {
 		column(steps, func(s *noteStep) pgtype.Text { return pgTextOrNull(s.tenant) }),
 		column(steps, func(s *noteStep) pgtype.Text { return pgTextOrNull(s.event) }),
 		column(steps, func(s *noteStep) pgtype.Text { return pgText(s.detail) }),
+		column(steps, func(*noteStep) pgtype.UUID { return pgUUID(newID()) }),
+		column(steps, func(s *noteStep) pgtype.Text { return pgTextOrNull(s.exception) }),
 	)
 }
 

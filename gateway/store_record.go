@@ -65,6 +65,7 @@ const (
 	messageUnmatched = "unmatched"
 	messageMalformed = "malformed"
 	messageMismatch  = "mismatch"
+	messageDuplicate = "duplicate"
 )
 
 // recordSQL decides everything a client can cause by ON CONFLICT: a losing claim inserts nothing further.

@@ -3,7 +3,6 @@ package gateway
 import (
 	"time"
 
-	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
 
@@ -13,7 +12,8 @@ import (
 )
 
 // resolveStep writes down what one attempt of a reversal came to: the duty's state and schedule, the authorisation's state,
-// the hold, history, journal line and the exception for a person, in one statement.
+// the hold, history, journal line and the exception for a person, in one statement. Of two results of one duty in a batch an
+// acknowledgement decides, else the later attempt; the other's message is kept as a late one.
 type resolveStep struct {
 	duty         reversal.Duty
 	outcome      reversal.Outcome
@@ -41,19 +41,22 @@ const (
 	exceptionUnacknowledged = "reversal_unacknowledged"
 	exceptionRefused        = "reversal_refused"
 	exceptionUnbuildable    = "reversal_unbuildable"
+	exceptionContradiction  = "answer_contradicts_decision"
 )
 
 var resolveSQL = `
 WITH u AS (
 	SELECT * FROM unnest($1::uuid[], $2::uuid[], $3::int4[], $4::text[], $5::text[], $6::timestamptz[], $7::timestamptz[], $8::bool[],
 		$9::uuid[], $10::text[], $11::text[], $12::uuid[], $13::text[], $14::text[], $15::bytea[], $17::text[])
-	AS u(id, authorization_id, attempt, outcome, response_code, next_at, at, attention,
-		exception_id, exception_kind, detail, message_id, message_mti, image, message_digest, message_kind)
+	WITH ORDINALITY AS u(id, authorization_id, attempt, outcome, response_code, next_at, at, attention,
+		exception_id, exception_kind, detail, message_id, message_mti, image, message_digest, message_kind, ordinal)
+), first AS (
+	SELECT DISTINCT ON (id) * FROM u ORDER BY id, outcome <> 'acknowledged', attempt DESC, ordinal
 ), resolved AS (
-	` + reversal.ResolveFrom("u", "$1::uuid[]") + `
+	` + reversal.ResolveFrom("first", "$1::uuid[]") + `
 ), history AS (
 	INSERT INTO state_history (subject_id, state_version, subject, from_state, to_state, reason, response_code, at)
-	SELECT id, state_version, 'reversal', 'owed', state, outcome, response_code, at FROM resolved WHERE outcome IN ('acknowledged', 'refused')
+	SELECT id, state_version, 'reversal', from_state, state, outcome, response_code, at FROM resolved WHERE outcome IN ('acknowledged', 'refused')
 ), reversed AS (
 	UPDATE card_authorization a SET state = 'reversed', state_version = a.state_version + 1, updated_at = r.at
 	FROM resolved r WHERE a.id = ANY($2::uuid[]) AND a.id = r.authorization_id AND r.state = 'acknowledged' AND a.state = 'timed_out'
@@ -70,15 +73,16 @@ WITH u AS (
 	` + ledger.PostFrom("release") + `
 ), journal AS (
 	INSERT INTO message (id, at, link, direction, kind, mti, stan, rrn, authorization_id, attempt, response_code, image, digest)
-	SELECT u.message_id, u.at, a.link, 'in', CASE WHEN resolved.id IS NULL THEN 'late' ELSE u.message_kind END, u.message_mti,
+	SELECT u.message_id, u.at, a.link, 'in', CASE WHEN resolved.id IS NULL OR u.ordinal <> first.ordinal THEN 'late' ELSE u.message_kind END, u.message_mti,
 		a.stan, a.rrn, a.id, u.attempt, u.response_code, u.image, u.message_digest
-	FROM u JOIN card_authorization a ON a.id = ANY($2::uuid[]) AND a.id = u.authorization_id LEFT JOIN resolved ON resolved.id = u.id
+	FROM u JOIN first ON first.id = u.id JOIN card_authorization a ON a.id = ANY($2::uuid[]) AND a.id = u.authorization_id
+	LEFT JOIN resolved ON resolved.id = u.id
 	WHERE u.message_id IS NOT NULL
 	ON CONFLICT (id) DO NOTHING
 ), opened AS (
 	INSERT INTO exception (id, kind, tenant, link, subject_id, detail, opened_at)
 	SELECT u.exception_id, u.exception_kind, r.tenant, r.link, r.id, u.detail, r.at
-	FROM u JOIN resolved r ON r.id = u.id WHERE u.attention AND u.exception_kind IS NOT NULL
+	FROM first u JOIN resolved r ON r.id = u.id WHERE u.attention AND u.exception_kind IS NOT NULL
 	ON CONFLICT (kind, subject_id) WHERE closed_at IS NULL DO NOTHING
 	RETURNING tenant, subject_id, kind, opened_at
 ), called AS (
@@ -88,31 +92,14 @@ WITH u AS (
 	UPDATE exception e SET closed_at = r.at FROM resolved r
 	WHERE r.state = 'acknowledged' AND e.subject_id = r.id AND e.closed_at IS NULL AND e.kind = ANY($16::text[])
 )
-SELECT resolved.id, resolved.state, reversed.id IS NOT NULL AND posted.intent IS NULL
-FROM resolved LEFT JOIN reversed ON reversed.id = resolved.authorization_id LEFT JOIN posted ON posted.intent = reversed.id`
+SELECT first.ordinal, resolved.state, reversed.id IS NOT NULL AND posted.intent IS NULL
+FROM resolved JOIN first ON first.id = resolved.id LEFT JOIN reversed ON reversed.id = resolved.authorization_id LEFT JOIN posted ON posted.intent = reversed.id`
 
 func queueResolutions(batch *pgx.Batch, steps []commit.Step) {
-	byID := make(map[uuid.UUID]*resolveStep, len(steps))
-	unique := steps[:0:0]
 	for _, step := range steps {
 		s := step.(*resolveStep)
 		s.won, s.releaseHit, s.state = false, false, ""
-		first := byID[s.duty.ID]
-		if first != nil && (first.outcome == reversal.AttemptAcknowledged || s.outcome != reversal.AttemptAcknowledged) {
-			continue // two results of one duty in one batch: an acknowledgement decides, else the first
-		}
-		if first != nil {
-			for i := range unique {
-				if unique[i] == commit.Step(first) {
-					unique[i] = s
-				}
-			}
-		} else {
-			unique = append(unique, step)
-		}
-		byID[s.duty.ID] = s
 	}
-	steps = unique
 	kinds := pgtype.FlatArray[string]{exceptionUnacknowledged, exceptionRefused, exceptionUnbuildable}
 	batch.Queue(resolveSQL,
 		column(steps, func(s *resolveStep) pgtype.UUID { return pgUUID(s.duty.ID) }),
@@ -133,11 +120,11 @@ func queueResolutions(batch *pgx.Batch, steps []commit.Step) {
 		kinds,
 		column(steps, func(s *resolveStep) pgtype.Text { return pgTextOrNull(s.message().kind) }),
 	).Query(func(rows pgx.Rows) error {
-		var id uuid.UUID
+		var ordinal int64
 		var state reversal.State
 		var hit bool
-		_, err := pgx.ForEachRow(rows, []any{&id, &state, &hit}, func() error {
-			s := byID[id]
+		_, err := pgx.ForEachRow(rows, []any{&ordinal, &state, &hit}, func() error {
+			s := steps[ordinal-1].(*resolveStep)
 			s.won, s.state, s.releaseHit = true, state, hit
 			return nil
 		})

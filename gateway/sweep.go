@@ -104,6 +104,9 @@ func (g *Gateway) sweepOnce(ctx context.Context, now time.Time) (n int, err erro
 	if err != nil {
 		return 0, err
 	}
+	if reach := now.Add(-sweepReach); reach.Before(since) {
+		since = reach // the clock was set back: deadlines may lie before the mark again
+	}
 	overdue, err := selectOverdue(ctx, g.db, since, now.Add(-sweepGrace), sweepLimit)
 	if err != nil {
 		return 0, err
@@ -122,6 +125,9 @@ func (g *Gateway) sweepOnce(ctx context.Context, now time.Time) (n int, err erro
 func (g *Gateway) giveUp(ctx context.Context, open []*Authorization, reason reversal.Reason) (n int, err error) {
 	steps := make([]*decideStep, 0, len(open))
 	for _, a := range open {
+		if a.OwnerEpoch == g.epoch && g.flights.has(a.ID) {
+			continue // it has a timer of its own, which no step of the wall clock moves
+		}
 		l := g.links[a.Link]
 		if l == nil {
 			g.log.Error("open authorization of a link that is not configured", zap.Stringer("authorization_id", a.ID), zap.String("link", a.Link))

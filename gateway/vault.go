@@ -10,6 +10,7 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
+	"maps"
 	"strings"
 
 	"github.com/google/uuid"
@@ -175,16 +176,24 @@ func (v *Vault) HashPAN(pan iso8583.CardNumber) []byte {
 	return mac.Sum(nil)
 }
 
+// digested are the elements that go into a message's digest: those the gateway sets itself but for sensitive authentication
+// data. Whatever else a message carries is left out, since schemes put verification values into private elements.
+var digested = func() map[iso8583.Element]bool {
+	elements := maps.Clone(ownedElements)
+	for _, sensitive := range []iso8583.Element{iso8583.Track2, iso8583.PINData, iso8583.ICCData, iso8583.MAC} {
+		delete(elements, sensitive)
+	}
+	return elements
+}()
+
 // messageDigest is a keyed digest of a message without its sensitive authentication data.
 func (v *Vault) messageDigest(m *iso8583.Message) []byte {
 	mac := hmac.New(sha256.New, v.digestKey)
 	fmt.Fprintf(mac, "%s", m.MTI())
 	for _, e := range m.Elements() {
-		switch e {
-		case iso8583.Track2, iso8583.PINData, iso8583.ICCData, 36, 45, 48, 60, 61, 62, 63, iso8583.MAC, 128:
-			continue // track, PIN block, and the private elements in which schemes carry verification values
+		if digested[e] {
+			fmt.Fprintf(mac, "|%d=%s", uint8(e), m.Get(e))
 		}
-		fmt.Fprintf(mac, "|%d=%s", uint8(e), m.Get(e))
 	}
 	return mac.Sum(nil)
 }

@@ -3,6 +3,7 @@ package iso8583
 import (
 	"errors"
 	"fmt"
+	"math/bits"
 	"strconv"
 
 	moov "github.com/moov-io/iso8583"
@@ -65,7 +66,7 @@ func (s *Spec) Decode(body []byte) (*Message, error) {
 	if err := s.Peek(body, &p); err != nil {
 		return nil, fmt.Errorf("decode message: %w", err)
 	}
-	m := &Message{spec: s, mti: p.mti}
+	m := &Message{spec: s, mti: p.mti, values: make([]elementValue, 0, bits.OnesCount64(p.bitmap[0])+bits.OnesCount64(p.bitmap[1]))}
 	for e := firstElement; e <= lastElement; e++ {
 		if !p.Has(e) {
 			continue
@@ -89,13 +90,22 @@ func (s *Spec) unpack(body []byte, m *Message) error {
 		return withoutValues(err)
 	}
 	for i := range m.values {
-		value, err := unpacked.GetBytes(int(m.values[i].element))
+		e := m.values[i].element
+		value, err := s.valueOf(unpacked, e)
 		if err != nil {
-			return &ElementError{m.values[i].element, ruleCodec}
+			return &ElementError{e, ruleCodec}
 		}
-		m.values[i].value = string(value)
+		m.values[i].value = value
 	}
 	return nil
+}
+
+func (s *Spec) valueOf(unpacked *moov.Message, e Element) (string, error) {
+	if !s.rules[e].format.isBinary() {
+		return unpacked.GetString(int(e))
+	}
+	value, err := unpacked.GetBytes(int(e))
+	return string(value), err
 }
 
 const ruleCodec = "the codec refuses it"

@@ -15,7 +15,7 @@ const (
 )
 
 // CardNumber is a primary account number. However it is printed, marshalled or logged, it shows at most its first six and last four
-// digits; Reveal is the one way to the digits.
+// digits; Reveal is the one way to the digits. It is no key for a map: encoding/json writes keys of a string type as they are.
 type CardNumber string
 
 // Reveal gives the clear digits: for the wire, for sealing and for keyed hashing, never for people.

@@ -22,9 +22,9 @@ const (
 )
 
 const (
-	bitmapBytes  = 8 // of one bitmap; the second is there when the first's first bit is set
-	maxBodyBytes = 1<<16 - 1
-	maxFixed     = 999 // of an element without a length prefix
+	bitmapBytes  = 8         // of one bitmap; the second is there when the first's first bit is set
+	maxBodyBytes = 1<<16 - 1 // Peeked's offsets have 16 bits, and so has the length of a frame
+	maxFixed     = 999       // of an element without a length prefix
 )
 
 // SpecConfig is a dialect as a link profile has it: in what it differs from the built-in 1987 table. The zero value is that table.

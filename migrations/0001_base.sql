@@ -192,7 +192,7 @@ CREATE TABLE message (
     digest           bytea,
     note             text,
     CONSTRAINT message_direction_known CHECK (direction IN ('out', 'in')),
-    CONSTRAINT message_kind_known CHECK (kind IN ('request', 'response', 'late', 'unmatched', 'malformed', 'mismatch'))
+    CONSTRAINT message_kind_known CHECK (kind IN ('request', 'response', 'late', 'unmatched', 'malformed', 'mismatch', 'duplicate'))
 );
 -- The timeline of one authorisation.
 CREATE INDEX message_by_authorization ON message (authorization_id) WHERE authorization_id IS NOT NULL;

@@ -60,11 +60,11 @@ func ResolveFrom(source, ids string) string {
 		needs_attention = u.outcome <> 'acknowledged' AND (r.needs_attention OR u.attention),
 		claim_epoch = NULL,
 		updated_at = u.at
-	FROM ` + source + ` u
+	FROM ` + source + ` u JOIN (SELECT id, state FROM reversal WHERE id = ANY(` + ids + `) FOR UPDATE) was ON was.id = u.id
 	WHERE r.id = ANY(` + ids + `) AND r.id = u.id
 	AND ((r.state = 'owed' AND (u.outcome = 'acknowledged' OR r.attempts = u.attempt))
 		OR (r.state = 'suspended' AND u.outcome = 'acknowledged'))
-	RETURNING r.id, r.authorization_id, r.tenant, r.link, r.state, r.state_version, r.attempts, r.needs_attention, u.outcome, u.response_code, u.at`
+	RETURNING r.id, r.authorization_id, r.tenant, r.link, r.state, r.state_version, r.attempts, r.needs_attention, u.outcome, u.response_code, u.at, was.state AS from_state`
 }
 
 // Claim takes up to limit duties of one link that are due, oldest first, for one attempt each: the attempt is counted in the

@@ -64,7 +64,7 @@ func (w *Worker) Run(ctx context.Context) error {
 		case err == nil && n > 0:
 			continue // there may be more
 		case err == nil:
-			pause = w.pause(ctx)
+			pause = w.pause(ctx, len(slots) == cap(slots))
 		}
 		timer := time.NewTimer(pause)
 		select {
@@ -103,8 +103,11 @@ func (w *Worker) runOnce(ctx context.Context, slots chan struct{}, attempts *syn
 	return len(duties), nil
 }
 
-// pause is how long to wait when nothing was due.
-func (w *Worker) pause(ctx context.Context) time.Duration {
+// pause is how long to wait when nothing was claimed. With every slot taken, the end of an attempt wakes the worker.
+func (w *Worker) pause(ctx context.Context, full bool) time.Duration {
+	if full {
+		return maxPoll
+	}
 	if !w.Ready() {
 		return maxPoll / 4
 	}

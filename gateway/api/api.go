@@ -27,6 +27,9 @@ import (
 	"github.com/schemegate/schemegate/gateway"
 )
 
+// readTimeout bounds the reads of one request. A POST has bounds of its own in the gateway.
+const readTimeout = 10 * time.Second
+
 // API serves the bank's side. Make it with New, run it with Run.
 type API struct {
 	config   Config
@@ -171,6 +174,11 @@ func (a *API) handle(w http.ResponseWriter, r *http.Request, handle func(http.Re
 	}
 	if rec, ok := w.(*recorder); ok {
 		rec.caller = c
+	}
+	if r.Method != http.MethodPost {
+		ctx, cancel := context.WithTimeout(r.Context(), readTimeout)
+		defer cancel()
+		r = r.WithContext(ctx)
 	}
 	return handle(w, r, c)
 }

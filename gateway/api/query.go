@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
@@ -66,7 +67,7 @@ func (q *query) err() error {
 	if len(q.faults) == 0 {
 		return nil
 	}
-	slices.SortFunc(q.faults, func(a, b gateway.FieldFault) int { return compareText(a.Field, b.Field) })
+	slices.SortFunc(q.faults, func(a, b gateway.FieldFault) int { return cmp.Compare(a.Field, b.Field) })
 	return &gateway.Error{Code: gateway.CodeMalformedParameter, Detail: fmt.Sprintf("%d faults", len(q.faults)), Faults: q.faults}
 }
 
@@ -131,16 +132,6 @@ func (q *query) cursorID() uuid.UUID {
 
 // idCursor is the opaque form of the last id of a page.
 func idCursor(id uuid.UUID) string { return base64.RawURLEncoding.EncodeToString(id[:]) }
-
-func compareText(a, b string) int {
-	switch {
-	case a < b:
-		return -1
-	case a > b:
-		return 1
-	}
-	return 0
-}
 
 // list is the one form of every list. NextCursor is null on the last page.
 type list[T any] struct {

@@ -8,7 +8,6 @@ import (
 	"path"
 	"path/filepath"
 	"runtime"
-	"strings"
 	"time"
 
 	"go.uber.org/zap"
@@ -207,6 +206,3 @@ func (a *API) observe(rec *recorder, routeName string, took time.Duration) {
 	}
 	entry.Write(fields...)
 }
-
-// isMutating reports whether a request would change something.
-func isMutating(routeName string) bool { return strings.HasPrefix(routeName, http.MethodPost+" ") }

@@ -67,7 +67,8 @@ type Config struct {
 	// ConnectTimeout bounds one attempt to open a connection, all hosts together.
 	ConnectTimeout time.Duration
 	// AnswerTimeout bounds one round trip. Past it the connection is given up and, if COMMIT was in it, the outcome
-	// is unknown.
+	// is unknown. A backend that hangs in COMMIT for want of its synchronous standby does not notice that and keeps
+	// its place at the server until the standby is back: keep this long, the server's max_connections is the limit.
 	AnswerTimeout time.Duration
 	// UnavailableTimeout bounds how long a batch that has certainly not been committed is tried again while the
 	// database is away. While Run drains there is one attempt only.

@@ -155,9 +155,10 @@ func TestDrainFinishesWhatIsQueued(t *testing.T) {
 	all, steps := records(50)
 	outcomes := r.submit(steps...)
 	r.stop()
-	eventually(t, "draining", func() bool {
-		return errors.Is(r.c.Do(t.Context(), newRecord("late")), ErrNotTaken)
-	})
+	<-r.c.draining
+	if err := r.c.Do(t.Context(), newRecord("late")); !errors.Is(err, ErrNotTaken) {
+		t.Errorf("Do while draining: %v, want ErrNotTaken", err)
+	}
 	select {
 	case err := <-r.ran:
 		t.Fatalf("Run returned %v with steps queued", err)

@@ -11,7 +11,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest/observer"
@@ -120,21 +122,42 @@ func TestErrorsAndLogsCarryNoValues(t *testing.T) {
 	}
 }
 
-// Two batches that lock the same rows in opposite orders, held until each has its first lock.
-func TestDeadlockIsRetried(t *testing.T) {
+// Two committers get the same rows in opposite orders. Each first batch is held until it has its first lock.
+func TestOppositeOrders(t *testing.T) {
 	t.Parallel()
+	sql := []string{`UPDATE counter SET n = n + 1 WHERE id = $1`,
+		`SELECT $1::int FROM (SELECT pg_advisory_xact_lock_shared(7)) AS gate`}
+	t.Run("without Less deadlock and are retried", func(t *testing.T) {
+		t.Parallel()
+		kind := scriptKind(0, sql...)
+		if n := meetInOppositeOrders(t, kind, 2); n == 0 {
+			t.Error("no conflict was retried: the deadlock did not happen")
+		}
+	})
+	t.Run("with Less wait for each other", func(t *testing.T) {
+		t.Parallel()
+		kind := scriptKind(0, sql...)
+		kind.Less = func(a, b Step) bool { return a.(*script).args[0].(int) < b.(*script).args[0].(int) }
+		if n := meetInOppositeOrders(t, kind, 1); n != 0 {
+			t.Errorf("%d retries in sorted batches", n)
+		}
+	})
+}
+
+// meetInOppositeOrders returns the number of retries. atGate is how many batches get as far as the gate.
+func meetInOppositeOrders(t *testing.T, kind *Kind, atGate int) (retries int) {
 	r := newRig(t, testConfig())
 	other := &rig{t: t, pool: r.pool, url: r.url}
 	other.connect(testConfig(), connConfig(t, r.url), zap.NewNop())
-	kind := scriptKind(0, `UPDATE counter SET n = n + 1 WHERE id = $1`,
-		`SELECT $1::int FROM (SELECT pg_advisory_xact_lock_shared(7)) AS gate`)
 	bump := func(id int) Step { return &script{kind: kind, args: []any{id}} }
-
-	b := r.block()
 	outcomes := append(r.submit(bump(1), bump(2)), other.submit(bump(2), bump(1))...)
+	b := r.block()
 	r.run()
 	other.run()
-	eventually(t, "both hold one row", func() bool { return r.count(waiting) == 2 })
+	eventually(t, "both batches wait", func() bool {
+		return r.count(waiting) == atGate && r.count(`SELECT count(*) FROM pg_stat_activity
+			WHERE datname = current_database() AND wait_event_type = 'Lock'`) == 2
+	})
 	b.lift()
 	for _, o := range outcomes {
 		if err := wait(t, o); err != nil {
@@ -144,12 +167,11 @@ func TestDeadlockIsRetried(t *testing.T) {
 	if n := r.count(`SELECT count(*) FROM counter WHERE id <= 2 AND n = 2`); n != 2 {
 		t.Errorf("%d counters are right, want 2", n)
 	}
-	retries := metric(r.c.metrics.Retries.WithLabelValues(nameConflict)) +
-		metric(other.c.metrics.Retries.WithLabelValues(nameConflict))
-	if retries == 0 {
-		t.Error("no conflict was retried: the deadlock did not happen")
+	for _, one := range []*rig{r, other} {
+		one.wantMetric("halvings", one.c.metrics.Halvings, 0)
+		retries += metric(one.c.metrics.Retries.WithLabelValues(nameConflict))
 	}
-	r.wantMetric("halvings", r.c.metrics.Halvings, 0)
+	return retries
 }
 
 func TestConflictWithoutEndIsNotCommitted(t *testing.T) {
@@ -228,6 +250,19 @@ func TestTargetSessionAttributesAreKept(t *testing.T) {
 	db.RuntimeParams["default_transaction_read_only"] = "on"
 	if _, err := dial(t.Context(), db, cfg); err == nil || !strings.Contains(err.Error(), "read only") {
 		t.Errorf("connecting to a read-only server: %v", err)
+	}
+}
+
+func TestFurtherHostsAreTried(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, testConfig())
+	db := connConfig(t, r.url)
+	db.Fallbacks = []*pgconn.FallbackConfig{{Host: db.Host, Port: db.Port}}
+	db.Host, db.Port = closedAddress(t)
+	r.connect(testConfig(), db, zap.NewNop())
+	r.run()
+	if err := r.c.Do(t.Context(), newRecord("second host")); err != nil {
+		t.Error(err)
 	}
 }
 
@@ -413,10 +448,26 @@ func TestCommittedLocallyIsUnknownUntilTheStandbyIsBack(t *testing.T) {
 	r.exec(`SELECT pg_reload_conf()`)
 	const hanging = `SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep'`
 
-	s := newRecord("local")
+	// The server takes a moment to notice: the first COMMIT that hangs is the one that counts.
+	var s *record
 	outcome := make(chan error, 1)
-	go func() { outcome <- r.c.Do(context.Background(), s) }()
-	eventually(t, "COMMIT hangs", func() bool { return r.count(hanging) == 1 })
+	eventually(t, "COMMIT hangs", func() bool {
+		s = newRecord(uuid.NewString())
+		go func() { outcome <- r.c.Do(context.Background(), s) }()
+		for {
+			select {
+			case err := <-outcome:
+				if err != nil {
+					t.Fatalf("before the standby was missed: %v", err)
+				}
+				return false
+			case <-time.After(pollInterval):
+				if r.count(hanging) == 1 {
+					return true
+				}
+			}
+		}
+	})
 	r.exec(`SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE wait_event = 'SyncRep'`)
 	eventually(t, "warning taken for unknown", func() bool { return metric(r.c.metrics.Unknown) == 1 })
 	eventually(t, "re-run hangs on its fence", func() bool { return r.count(hanging) == 1 })

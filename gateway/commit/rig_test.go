@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"sync"
 	"testing"
 	"time"
 
@@ -251,6 +252,7 @@ func (r *rig) entries(ref string) int {
 type blocker struct {
 	conn *pgxpool.Conn
 	t    testing.TB
+	once sync.Once
 }
 
 const waiting = `SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted
@@ -268,15 +270,18 @@ func (r *rig) block() *blocker {
 	if _, err := conn.Exec(context.Background(), `SELECT pg_advisory_lock(7)`); err != nil {
 		r.t.Fatal(err)
 	}
-	return &blocker{conn: conn, t: r.t}
+	b := &blocker{conn: conn, t: r.t}
+	r.t.Cleanup(b.lift) // so that a test that failed ends all the same
+	return b
 }
 
 func (b *blocker) lift() {
-	b.t.Helper()
-	if _, err := b.conn.Exec(context.Background(), `SELECT pg_advisory_unlock(7)`); err != nil {
-		b.t.Fatal(err)
-	}
-	b.conn.Release()
+	b.once.Do(func() {
+		if _, err := b.conn.Exec(context.Background(), `SELECT pg_advisory_unlock(7)`); err != nil {
+			b.t.Errorf("lift blocker: %v", err)
+		}
+		b.conn.Release()
+	})
 }
 
 // busy occupies the committer's only connection until the returned function is called.

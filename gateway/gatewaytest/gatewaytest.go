@@ -24,6 +24,7 @@ import (
 	"github.com/schemegate/schemegate/gateway/link"
 	"github.com/schemegate/schemegate/gateway/sim"
 	"github.com/schemegate/schemegate/iso8583"
+	"github.com/schemegate/schemegate/ledger"
 	"github.com/schemegate/schemegate/ledger/pgtest"
 	"github.com/schemegate/schemegate/reversal"
 )
@@ -47,6 +48,8 @@ type Options struct {
 	Gateway func(*gateway.Config)
 	DB      *pgtest.DB // nil for a fresh one
 	Down    bool       // the gateway is made but not run
+	Unready bool       // Start does not wait for the sign-on
+	Beside  *Stand     // another daemon on this stand's database, scheme and keys; Scheme and DB are ignored
 }
 
 // Stand is a gateway with all it needs, up until the test ends.
@@ -58,13 +61,17 @@ type Stand struct {
 	Registry *prometheus.Registry
 	Logs     *observer.ObservedLogs
 
-	stop func() error
+	unready bool
+	stop    func() error
 }
 
 // New puts a stand up and waits until its link is signed on.
 func New(t testing.TB, options Options) *Stand {
 	t.Helper()
-	s := &Stand{DB: options.DB}
+	if options.Beside != nil {
+		return beside(t, options)
+	}
+	s := &Stand{DB: options.DB, unready: options.Unready}
 	if s.DB == nil {
 		s.DB = pgtest.NewDB(t)
 	}
@@ -88,6 +95,27 @@ func New(t testing.TB, options Options) *Stand {
 	return s
 }
 
+// beside puts another daemon up next to an existing one. Its link is that one's before its own changes.
+func beside(t testing.TB, options Options) *Stand {
+	t.Helper()
+	other := options.Beside
+	s := &Stand{DB: other.DB, Scheme: other.Scheme, Config: other.Config, unready: options.Unready}
+	l := other.Config.Links[LinkName]
+	policy := *l.Silence
+	l.Silence = &policy
+	if options.Link != nil {
+		options.Link(&l)
+	}
+	s.Config.Links = map[string]gateway.LinkConfig{LinkName: l}
+	if options.Gateway != nil {
+		options.Gateway(&s.Config)
+	}
+	if !options.Down {
+		s.Start(t)
+	}
+	return s
+}
+
 // Start makes a gateway on the stand's database and link, and waits until it is signed on.
 func (s *Stand) Start(t testing.TB) {
 	t.Helper()
@@ -100,8 +128,18 @@ func (s *Stand) Start(t testing.TB) {
 	s.Gateway = g
 	s.stop = run(t, "gateway", g.Run)
 	t.Cleanup(func() { _ = s.Stop() })
+	if s.unready {
+		<-g.Ready()
+		return
+	}
+	s.AwaitSignedOn(t)
+}
+
+// AwaitSignedOn waits until every link takes financial traffic.
+func (s *Stand) AwaitSignedOn(t testing.TB) {
+	t.Helper()
 	s.Eventually(t, "link signed on", func() bool {
-		for _, status := range g.Links() {
+		for _, status := range s.Gateway.Links() {
 			if status.State != link.SignedOn {
 				return false
 			}
@@ -227,6 +265,7 @@ type View struct {
 	ResponseCode    string    `json:"response_code"`
 	ApprovalCode    string    `json:"approval_code"`
 	STAN            string    `json:"stan"`
+	DateTime        string    `json:"transmission_date_time"`
 	RRN             string    `json:"rrn"`
 	Amount          string    `json:"amount"`
 	ApprovedAmount  string    `json:"approved_amount"`
@@ -304,6 +343,83 @@ func (s *Stand) Count(t testing.TB, query string, args ...any) int {
 		t.Fatalf("count: %v", err)
 	}
 	return n
+}
+
+// Received lists the messages of some types that reached the scheme, in their order.
+func (s *Stand) Received(mtis ...iso8583.MTI) []sim.Record {
+	var records []sim.Record
+	for _, r := range s.Scheme.Journal() {
+		for _, mti := range mtis {
+			if r.Direction == sim.In && r.MTI == mti.String() {
+				records = append(records, r)
+			}
+		}
+	}
+	return records
+}
+
+// Metric sums a metric over its labels.
+func (s *Stand) Metric(t testing.TB, name string) float64 {
+	t.Helper()
+	families, err := s.Registry.Gather()
+	if err != nil {
+		t.Fatalf("gather metrics: %v", err)
+	}
+	sum := 0.0
+	for _, family := range families {
+		if family.GetName() != name {
+			continue
+		}
+		for _, m := range family.GetMetric() {
+			sum += m.GetCounter().GetValue() + m.GetGauge().GetValue()
+		}
+		return sum
+	}
+	t.Fatalf("no metric %s", name)
+	return 0
+}
+
+// CheckBooks holds the ledger against the scheme's own books, once nothing is on its way any more: both hold the same, the
+// ledger's own checks find nothing, no second guard fired, and the scheme saw nothing that must not be.
+func (s *Stand) CheckBooks(t testing.TB) {
+	t.Helper()
+	ctx := context.Background()
+	accounts, _, err := ledger.ListAccounts(ctx, s.DB.Pool, Tenant, "", ledger.MaxPage)
+	if err != nil {
+		t.Fatalf("list accounts: %v", err)
+	}
+	var held, schemeHeld int64
+	for _, account := range accounts {
+		if account.Kind != ledger.Customer {
+			continue
+		}
+		balance, err := ledger.BalanceAt(ctx, s.DB.Pool, account, time.Time{})
+		if err != nil {
+			t.Fatalf("read balance: %v", err)
+		}
+		held += balance.Held.Minor
+	}
+	for _, h := range s.Scheme.Holds() {
+		schemeHeld += h.HeldMinor
+	}
+	if held != schemeHeld {
+		t.Errorf("ledger holds %d minor units, the scheme %d", held, schemeHeld)
+	}
+	report, err := ledger.Verify(ctx, s.DB.Pool, 0)
+	if err != nil {
+		t.Fatalf("verify ledger: %v", err)
+	}
+	if !report.OK() {
+		t.Errorf("ledger: %v", report.Faults())
+	}
+	if hits := s.Metric(t, "schemegate_ledger_unique_index_hits_total"); hits != 0 {
+		t.Errorf("the ledger's own guard fired %v times", hits)
+	}
+	for _, r := range s.Scheme.Journal() {
+		if r.Violation != "" {
+			t.Errorf("the scheme complains about %s %s: %s", r.MTI, r.STAN, r.Violation)
+		}
+	}
 }
 
 // Sent counts the messages of a type that reached the scheme.

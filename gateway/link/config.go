@@ -159,6 +159,11 @@ func (c Config) validateNetwork(at func(string) string, spec *iso8583.Spec, f *c
 	if spec == nil {
 		return
 	}
+	for _, mti := range []iso8583.MTI{iso8583.MTINetworkManagementRequest, iso8583.MTINetworkManagementResponse} {
+		if _, err := spec.Encode(spec.NewMessage(mti)); err != nil {
+			f.Add(at("spec.mtis"), "a link needs "+mti.String()+" for sign-on and echo", nil)
+		}
+	}
 	for key, elements := range map[string]map[iso8583.Element]string{"sign_on.elements": c.SignOn.Elements, "echo_elements": c.EchoElements} {
 		for e, value := range elements {
 			elementPath := at(key + "." + strconv.Itoa(int(e)))

@@ -55,7 +55,7 @@ func TestC1_SameSTANOnTwoTerminalsIsNeverCrossDelivered(t *testing.T) {
 		for _, m := range slices.Backward(requests) { // answered out of order
 			r := response(m, "00")
 			must(r.Set(iso8583.ApprovalCode, m.Get(iso8583.TerminalID)[:6]))
-			must(c.write(r))
+			_ = c.write(r)
 		}
 	}))
 	l := startSignedOn(t, testConfig(p.address()), Options{})
@@ -201,10 +201,7 @@ func TestC3_AnswerBeforeTheWriteIsLate(t *testing.T) {
 	var handedOn journal
 	l := startSignedOn(t, testConfig(p.address()), Options{OnUnmatched: handedOn.note})
 	c := <-peerConns
-	l.mu.Lock()
-	s := l.socket
-	l.mu.Unlock()
-	s.writing <- struct{}{} // somebody else's frame is being written
+	release := holdWrites(l)
 	m := request(iso8583.MTIAuthorizationRequest, 3, "T1")
 	result := make(chan outcome, 1)
 	go func() {
@@ -212,11 +209,11 @@ func TestC3_AnswerBeforeTheWriteIsLate(t *testing.T) {
 		result <- outcome{body, err}
 	}()
 	eventually(t, "the call is registered", func() bool { return l.Status().Pending == 1 })
-	must(c.write(response(m, "00")))
+	_ = c.write(response(m, "00"))
 	if u := handedOn.wait(t, 1)[0]; u.Kind != Late {
 		t.Errorf("handed on as %s", u.Kind)
 	}
-	<-s.writing
+	release()
 	o := <-result
 	if o.err != nil {
 		t.Fatal(o.err)
@@ -362,7 +359,7 @@ func TestS36_NetworkManagementAnswersNeedNoTerminal(t *testing.T) {
 		r := testSpec.NewMessage(iso8583.MTINetworkManagementResponse) // neither 7, 41 nor 70
 		must(r.Set(iso8583.STAN, m.Get(iso8583.STAN)))
 		must(r.Set(iso8583.ResponseCode, "00"))
-		must(c.write(r))
+		_ = c.write(r)
 		c.serve(silence)
 	})
 	startSignedOn(t, testConfig(p.address()), Options{})

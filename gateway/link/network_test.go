@@ -64,7 +64,7 @@ func TestS62_HostEchoOnAnIdleLineIsAnswered(t *testing.T) {
 			return
 		}
 		for i, test := range tests {
-			must(c.write(networkRequest(test.mti, 100+i, test.code)))
+			_ = c.write(networkRequest(test.mti, 100+i, test.code))
 			m, err := c.read()
 			if err != nil {
 				return
@@ -233,13 +233,13 @@ func TestS65_NoFinancialTrafficBeforeSignOn(t *testing.T) {
 		if err != nil {
 			return
 		}
-		must(c.write(networkRequest(0x0800, 1, "301"))) // the heartbeat passes while signed off
+		_ = c.write(networkRequest(0x0800, 1, "301")) // the heartbeat passes while signed off
 		if echo, err := c.read(); err != nil || echo.MTI() != 0x0810 {
 			t.Errorf("echo before sign-on: %v", err)
 			return
 		}
 		<-approveSignOn
-		must(c.write(response(m, "00")))
+		_ = c.write(response(m, "00"))
 		c.serve(approve)
 	})
 	l := startLink(t, testConfig(p.address()), Options{})

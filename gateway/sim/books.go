@@ -54,7 +54,8 @@ type Hold struct {
 	ReceivedAt     time.Time // of the request, or of the reversal that came without one
 	ReversedAt     time.Time
 
-	card [sha256.Size]byte // keyed digest of DE 2, to see that a reversal is about the same card
+	reversalSTAN string            // of the first reversal message: its repeats have the same
+	card         [sha256.Size]byte // keyed digest of DE 2, to see that a reversal is about the same card
 }
 
 // books are the issuer's, safe for concurrent use.
@@ -134,13 +135,19 @@ func (b *books) reverse(m *iso8583.Message, codes reversalCodes) verdict {
 	h, known := b.holds[key]
 	if !known {
 		b.keep(key, &Hold{Card: iso8583.MaskPAN(m.Get(iso8583.PAN)), Currency: m.Get(iso8583.CurrencyTransaction),
-			RRN: m.Get(iso8583.RRN), Reversals: 1, ReceivedAt: time.Now(), card: b.cardDigest(m)})
+			RRN: m.Get(iso8583.RRN), Reversals: 1, ReceivedAt: time.Now(), reversalSTAN: m.Get(iso8583.STAN), card: b.cardDigest(m)})
 		return verdict{code: codes.unknownOriginal, amount: -1, note: "original unknown, remembered"}
 	}
 	h.Reversals++
 	v := verdict{code: approved, amount: -1, violation: h.contradicts(m, b.cardDigest(m))}
+	contradicts := v.violation != ""
+	if h.Reversals == 1 {
+		h.reversalSTAN = m.Get(iso8583.STAN)
+	} else if !contradicts {
+		v.violation = h.wrongRepeat(m)
+	}
 	switch {
-	case v.violation != "":
+	case contradicts:
 		v.code = codes.unknownOriginal
 	case h.Requests == 0:
 		v.code, v.note = codes.unknownOriginal, "repeat: original unknown"
@@ -164,6 +171,17 @@ func (h *Hold) contradicts(m *iso8583.Message, card [sha256.Size]byte) string {
 		return "the reversal has another DE 37 than its original"
 	case h.Requests > 0 && amountOf(m) > h.RequestedMinor:
 		return "the reversal has a higher DE 4 than its original"
+	}
+	return ""
+}
+
+// wrongRepeat says how a reversal that came again is no repeat of the first, "" when it is one. It is undone all the same.
+func (h *Hold) wrongRepeat(m *iso8583.Message) string {
+	switch {
+	case !m.MTI().IsRepeat():
+		return "the reversal came again without the repeat bit"
+	case m.Get(iso8583.STAN) != h.reversalSTAN:
+		return "the reversal's repeat has another DE 11"
 	}
 	return ""
 }

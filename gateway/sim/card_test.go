@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"io"
 	"net"
 	"os"
 	"path/filepath"
@@ -72,8 +71,8 @@ func TestReversalBeforeItsOriginalRefusesTheOriginal(t *testing.T) {
 	t.Parallel()
 	card, _ := start(t, nil)
 	p := signedOn(t, card)
-	for range 2 {
-		if got := p.ask("0420", undo(7, 2500)); got[39] != "25" {
+	for _, mti := range []string{"0420", "0421"} {
+		if got := p.ask(mti, undo(7, 2500)); got[39] != "25" {
 			t.Errorf("reversal of an unknown original: %v", got)
 		}
 	}
@@ -101,6 +100,29 @@ func TestReversalThatContradictsItsOriginalReleasesNothing(t *testing.T) {
 	}
 	if h := holdOf(t, card, 1); h.HeldMinor != 2500 || h.Reversed || card.Counts().Violations < 3 {
 		t.Errorf("hold: %+v, counts %+v", h, card.Counts())
+	}
+}
+
+func TestReversalThatIsNoRepeatIsNoted(t *testing.T) {
+	t.Parallel()
+	card, _ := start(t, nil)
+	p := signedOn(t, card)
+	p.ask("0100", purchase(1, 2500))
+	p.ask("0420", undo(1, 2500))
+	p.ask("0421", undo(1, 2500))
+	if got := card.Counts().Violations; got != 0 {
+		t.Errorf("%d violations of a right repeat", got)
+	}
+	p.ask("0420", undo(1, 2500))
+	other := undo(1, 2500)
+	other[11] = "000099"
+	if got := p.ask("0421", other); got[39] != "00" {
+		t.Errorf("answer: %v", got)
+	}
+	for _, want := range []string{"the reversal came again without the repeat bit", "the reversal's repeat has another DE 11"} {
+		if !hasRecord(card, func(r Record) bool { return r.Violation == want }) {
+			t.Errorf("not noted: %s", want)
+		}
 	}
 }
 
@@ -446,20 +468,7 @@ func TestSplitAndGluedRequestsAreRead(t *testing.T) {
 	t.Parallel()
 	card, _ := start(t, nil)
 	p := signedOn(t, card)
-	socket := p.conn
-	here, there := net.Pipe()
-	defer here.Close()
-	p.conn = here
-	go func() {
-		p.send("0100", purchase(1, 2500))
-		p.send("0100", purchase(2, 2500))
-		here.Close()
-	}()
-	both, err := io.ReadAll(there)
-	if err != nil {
-		t.Fatal(err)
-	}
-	p.conn = socket
+	both := append(packed(t, "0100", purchase(1, 2500)), packed(t, "0100", purchase(2, 2500))...)
 	for _, b := range both[:len(both)/2] {
 		p.raw([]byte{b})
 	}

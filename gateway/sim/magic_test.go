@@ -223,6 +223,20 @@ func TestMagicGlued(t *testing.T) {
 	}
 }
 
+func TestTwoGluedGoTogether(t *testing.T) {
+	t.Parallel()
+	card, _ := start(t, func(c *CardConfig) { c.GlueWait = configs.Duration(time.Minute) })
+	p := signedOn(t, card)
+	p.send("0100", purchase(1, gluedMinor))
+	p.send("0100", purchase(2, gluedMinor))
+	if a := p.read(); a[11] != "000001" || p.r.Buffered() == 0 {
+		t.Errorf("glued: %v, %d bytes behind it in the same read", a, p.r.Buffered())
+	}
+	if b := p.read(); b[11] != "000002" {
+		t.Errorf("behind it: %v", b)
+	}
+}
+
 func TestGluedGoesAloneAfterTheWait(t *testing.T) {
 	t.Parallel()
 	card, _ := start(t, func(c *CardConfig) { c.GlueWait = configs.Duration(5 * time.Millisecond) })

@@ -4,9 +4,11 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/schemegate/schemegate/configs"
 	"github.com/schemegate/schemegate/iso8583"
 )
 
@@ -215,6 +217,43 @@ func TestSetRulesWhileRunning(t *testing.T) {
 	}
 	if got := p.ask("0100", purchase(2, 2500)); got[39] != "00" {
 		t.Errorf("answer: %v", got)
+	}
+}
+
+func TestAnswersHeldBackAreBounded(t *testing.T) {
+	t.Parallel()
+	card, _ := start(t, func(c *CardConfig) { c.LateAfter, c.MaxWaitingAnswers = configs.Duration(time.Hour), 2 })
+	p := signedOn(t, card)
+	for stan := 1; stan <= 3; stan++ {
+		p.send("0100", purchase(stan, lateMinor))
+	}
+	p.nothingCame()
+	dropped := 0
+	for _, r := range card.Journal() {
+		if strings.HasPrefix(r.Note, "answer dropped") {
+			dropped++
+		}
+	}
+	if dropped != 1 {
+		t.Errorf("%d answers dropped", dropped)
+	}
+}
+
+func TestAdvicesAreAnsweredAndNotBooked(t *testing.T) {
+	t.Parallel()
+	card, _ := start(t, nil)
+	p := signedOn(t, card)
+	if got := p.ask("0120", purchase(1, 2500)); got[0] != "0130" || got[39] != "00" {
+		t.Errorf("answer: %v", got)
+	}
+	if err := card.SetRules([]Rule{{Then: Action{Answer: AnswerDecline, ResponseCode: "96"}}}); err != nil {
+		t.Fatal(err)
+	}
+	if got := p.ask("0121", purchase(1, 2500)); got[0] != "0130" || got[39] != "96" {
+		t.Errorf("answer: %v", got)
+	}
+	if len(card.Holds()) != 0 {
+		t.Errorf("holds: %v", card.Holds())
 	}
 }
 

@@ -1,0 +1,124 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	"go.uber.org/zap"
+
+	"github.com/schemegate/schemegate/ledger/localpg"
+	"github.com/schemegate/schemegate/migrations"
+)
+
+const (
+	// databaseStartTimeout bounds the start of the private PostgreSQL, a first one with initdb and a recovery included.
+	databaseStartTimeout = 2 * time.Minute
+	// databaseStopTimeout bounds its stop; past it the next start recovers.
+	databaseStopTimeout = 30 * time.Second
+	// connectTimeout bounds one attempt to reach the server.
+	connectTimeout = 5 * time.Second
+	// applicationName is how the server's own views call our connections.
+	applicationName = "schemegate"
+)
+
+// database is the PostgreSQL in use: a server somewhere, or the private one.
+type database struct {
+	url     string
+	pool    *pgxpool.Pool   // nil until connect
+	private *localpg.Server // nil when the server is not ours
+	log     *zap.Logger
+}
+
+// openDatabase brings the server up, if it is ours, and knows its URL. close ends what it began.
+func openDatabase(ctx context.Context, c config, log *zap.Logger) (*database, error) {
+	d := &database{log: log}
+	if c.Database.URL != "" {
+		var err error
+		d.url, err = c.Database.connectionURL()
+		return d, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, databaseStartTimeout)
+	defer cancel()
+	began := time.Now()
+	private, err := localpg.Start(ctx, c.Database.Private, log)
+	if err != nil {
+		return nil, fmt.Errorf("start private PostgreSQL: %w", err)
+	}
+	log.Info("private PostgreSQL runs", zap.String("version", private.Version), zap.Bool("adopted", private.Adopted),
+		zap.Duration("took", time.Since(began)))
+	d.private, d.url = private, private.URL()
+	return d, nil
+}
+
+// connect makes the pool, under the role that cannot change what is append-only.
+func (d *database) connect(ctx context.Context, connections int) error {
+	config, err := pgxpool.ParseConfig(d.url)
+	if err != nil {
+		return fmt.Errorf("read database URL: %w", err)
+	}
+	config.MaxConns = int32(connections)
+	config.ConnConfig.ConnectTimeout = connectTimeout
+	config.ConnConfig.RuntimeParams["role"] = migrations.WriterRole
+	config.ConnConfig.RuntimeParams["application_name"] = applicationName
+	if d.pool, err = pgxpool.NewWithConfig(ctx, config); err != nil {
+		return fmt.Errorf("make database pool: %w", err)
+	}
+	return nil
+}
+
+// close ends the pool, and then the private server when nobody else uses it. The end of cut hurries it.
+func (d *database) close(cut context.Context) error {
+	if d.pool != nil {
+		d.pool.Close()
+	}
+	if d.private == nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(cut, databaseStopTimeout)
+	defer cancel()
+	if err := d.private.Stop(ctx); err != nil {
+		return fmt.Errorf("stop private PostgreSQL: %w", err)
+	}
+	return nil
+}
+
+// withDatabase runs a tool on the configured database, which must have this program's schema.
+func withDatabase(p process, file string, use func(ctx context.Context, pool *pgxpool.Pool) error) (err error) {
+	c, err := loadConfig(file)
+	if err != nil {
+		return err
+	}
+	log, err := toolLogger(c.Log, p)
+	if err != nil {
+		return err
+	}
+	d, err := openDatabase(p.ctx, c, log)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, d.close(p.cut)) }()
+	if err := d.connect(p.ctx, minPoolConnections); err != nil {
+		return err
+	}
+	if err := checkSchema(p.ctx, d.pool); err != nil {
+		return err
+	}
+	return use(p.ctx, d.pool)
+}
+
+// checkSchema refuses a database that this program cannot work on.
+func checkSchema(ctx context.Context, pool *pgxpool.Pool) error {
+	have, want, err := migrations.Current(ctx, pool)
+	switch {
+	case err != nil:
+		return err
+	case have < want:
+		return fmt.Errorf("the database's schema has version %d and this program needs %d: run schemegate migrate", have, want)
+	case have > want:
+		return fmt.Errorf("the database's schema has version %d and this program knows up to %d: use a newer program", have, want)
+	}
+	return nil
+}

@@ -1,0 +1,166 @@
+package iso8583_test
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	moov "github.com/moov-io/iso8583"
+
+	"github.com/schemegate/schemegate/iso8583"
+)
+
+// exchange is a request and its answer, with the elements that a purchase on a chip has.
+var exchange = []struct {
+	mti    iso8583.MTI
+	values map[int]string
+}{
+	{iso8583.MTIAuthorizationRequest, map[int]string{2: "4111111111111111", 3: "000000", 4: "000000001050", 7: "1201094501", 11: "000123", 12: "104501", 13: "1201",
+		14: "2912", 18: "5999", 22: "051", 23: "001", 25: "00", 32: "12345678901", 35: "4111111111111111D29122011234567890", 37: "633510000123",
+		41: "TERM0001", 42: "MERCHANT0000001", 43: "SCHEMEGATE TEST SHOP    BERLIN       DE ", 49: "978",
+		55: "\x9F\x26\x08\x11\x22\x33\x44\x55\x66\x77\x88\x9F\x27\x01\x80\x9F\x10\x07\x06\x01\x0A\x03\xA0\xA0\x00\x9F\x37\x04\x12\x34\x56\x78\x9F\x36\x02\x00\x42"}},
+	{iso8583.MTIAuthorizationResponse, map[int]string{3: "000000", 4: "000000001050", 7: "1201094501", 11: "000123", 12: "104501", 13: "1201",
+		32: "12345678901", 37: "633510000123", 38: "A12345", 39: "00", 41: "TERM0001", 42: "MERCHANT0000001", 49: "978"}},
+}
+
+// order is the elements in their order, so that neither side pays for a map.
+type order struct {
+	mti   iso8583.MTI
+	ids   []int
+	texts []string
+}
+
+func ordered() (all []order) {
+	for _, x := range exchange {
+		o := order{mti: x.mti}
+		for _, e := range peerElements {
+			if value, has := x.values[e.number]; has {
+				o.ids, o.texts = append(o.ids, e.number), append(o.texts, value)
+			}
+		}
+		all = append(all, o)
+	}
+	return all
+}
+
+func ourRoundTrip(b testing.TB, s *iso8583.Spec, o order) {
+	m := s.NewMessage(o.mti)
+	for i, id := range o.ids {
+		e := iso8583.Element(id)
+		var err error
+		if s.IsBinary(e) {
+			err = m.SetBytes(e, []byte(o.texts[i]))
+		} else {
+			err = m.Set(e, o.texts[i])
+		}
+		if err != nil {
+			b.Fatal(err)
+		}
+	}
+	body, err := s.Encode(m)
+	if err != nil {
+		b.Fatal(err)
+	}
+	if m, err = s.Decode(body); err != nil {
+		b.Fatal(err)
+	}
+	for _, id := range o.ids {
+		if m.Bytes(iso8583.Element(id)) == nil {
+			b.Fatal("an element is gone")
+		}
+	}
+}
+
+func stockRoundTrip(b testing.TB, s *moov.MessageSpec, o order) {
+	m := moov.NewMessage(s)
+	m.MTI(o.mti.String())
+	for i, id := range o.ids {
+		if err := m.BinaryField(id, []byte(o.texts[i])); err != nil {
+			b.Fatal(err)
+		}
+	}
+	body, err := m.Pack()
+	if err != nil {
+		b.Fatal(err)
+	}
+	m = moov.NewMessage(s)
+	if err = m.Unpack(body); err != nil {
+		b.Fatal(err)
+	}
+	for _, id := range o.ids {
+		if value, err := m.GetBytes(id); err != nil || value == nil {
+			b.Fatal("an element is gone")
+		}
+	}
+}
+
+// BenchmarkAgainstStock builds, writes, reads and takes apart a 0100 and its 0110, by turns through this package and on the stock library
+// alone, so that a busy machine slows down both. ratio is the median of ours over the median of theirs.
+func BenchmarkAgainstStock(b *testing.B) {
+	ours, stock := iso8583.Spec1987(iso8583.BitmapBinary), peerSpecs[iso8583.BitmapBinary]
+	all := ordered()
+	var own, their []time.Duration
+	for b.Loop() {
+		start := time.Now()
+		for _, o := range all {
+			ourRoundTrip(b, ours, o)
+		}
+		middle := time.Now()
+		for _, o := range all {
+			stockRoundTrip(b, stock, o)
+		}
+		own, their = append(own, middle.Sub(start)), append(their, time.Since(middle))
+	}
+	median := func(d []time.Duration) float64 {
+		slices.Sort(d)
+		return float64(d[len(d)/2])
+	}
+	b.ReportMetric(median(own), "ours-ns")
+	b.ReportMetric(median(their), "stock-ns")
+	b.ReportMetric(median(own)/median(their), "ratio")
+}
+
+// BenchmarkPeekKeyElements is what correlation costs for each message: the walk and the key elements' values.
+func BenchmarkPeekKeyElements(b *testing.B) {
+	s := iso8583.Spec1987(iso8583.BitmapBinary)
+	for _, x := range exchange {
+		body := encode(b, s, x.mti, x.values)
+		b.Run(x.mti.String(), func(b *testing.B) {
+			b.ReportAllocs()
+			var p iso8583.Peeked
+			for b.Loop() {
+				if err := s.Peek(body, &p); err != nil || len(p.Value(iso8583.STAN)) != 6 || len(p.Value(iso8583.RRN)) != 12 || len(p.Value(iso8583.TerminalID)) != 8 {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}
+
+// TestPeekAllocatesNothing, in both forms, with a second bitmap, and for the key of the exchange in a buffer that is used again.
+func TestPeekAllocatesNothing(t *testing.T) { // AllocsPerRun counts the whole process: not in parallel
+	for _, form := range bothForms {
+		s := iso8583.Spec1987(form)
+		var bodies [][]byte
+		for _, body := range threeMessages(t, form) {
+			bodies = append(bodies, body)
+		}
+		var p iso8583.Peeked
+		var key []byte
+		elements := []iso8583.Element{iso8583.TransmissionDateTime, iso8583.STAN}
+		run := func() {
+			for _, body := range bodies {
+				if err := s.Peek(body, &p); err != nil {
+					t.Fatal(err)
+				}
+				var err error
+				if key, err = iso8583.AppendKey(key[:0], &p, elements); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		if allocs := testing.AllocsPerRun(200, run); allocs != 0 {
+			t.Errorf("%s bitmap: %v allocations", form, allocs)
+		}
+	}
+}
