@@ -432,7 +432,13 @@ func TestRequestedPartialApprovalReleasesTheDifference(t *testing.T) {
 // TestBooksBalanceAfterEverything sends every magic amount at once and then looks at both sides' books.
 func TestBooksBalanceAfterEverything(t *testing.T) {
 	t.Parallel()
-	s := gatewaytest.New(t, gatewaytest.Options{})
+	const patience = 1500 * time.Millisecond // so that a busy machine makes no silence of its own
+	s := gatewaytest.New(t, gatewaytest.Options{
+		Scheme: func(c *sim.CardConfig) { c.LateAfter = configs.Duration(2 * patience) },
+		Link: func(c *gateway.LinkConfig) {
+			c.AnswerWithin, c.SendWithin = configs.Duration(patience), configs.Duration(patience)
+		},
+	})
 	amounts := []string{"10.10", "10.80", "10.81", "10.84", "10.85", "10.86", "10.87", "10.89", "10.90", "10.91", "10.92", "10.93",
 		"10.94", "10.95", "10.05", "10.51", "10.66", "10.69", "10.98"}
 	for i := range 20 {

@@ -80,3 +80,16 @@ func updateMark(ctx context.Context, db querier, name string, through time.Time)
 	}
 	return nil
 }
+
+// deleteFences drops the fence rows of commits resolved long ago.
+func deleteFences(ctx context.Context, db querier, before time.Time) error {
+	rows, err := db.Query(ctx, `DELETE FROM commit_fence WHERE fenced_at < $1`, before)
+	if err != nil {
+		return fmt.Errorf("delete fences: %w", err)
+	}
+	rows.Close()
+	if err := rows.Err(); err != nil {
+		return fmt.Errorf("delete fences: %w", err)
+	}
+	return nil
+}

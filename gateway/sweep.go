@@ -21,6 +21,8 @@ const (
 	sweepLimit = 500
 	// sweepReach is how far the mark stays behind: no deadline older than that is ever recorded anew.
 	sweepReach = time.Hour
+	// fenceKept is how long the fence rows of resolved commits stay, for whoever looks into one.
+	fenceKept = 7 * 24 * time.Hour
 	// backlogInterval is how often open duties are counted for the metrics.
 	backlogInterval = 5 * time.Second
 	// authorizationMark names the sweep's mark.
@@ -115,6 +117,9 @@ func (g *Gateway) sweepOnce(ctx context.Context, now time.Time) (n int, err erro
 		return g.giveUp(ctx, overdue, reversal.Swept)
 	}
 	if now.Sub(since) > 2*sweepReach {
+		if err := deleteFences(ctx, g.db, now.Add(-fenceKept)); err != nil {
+			return 0, err
+		}
 		return 0, updateMark(ctx, g.db, authorizationMark, now.Add(-sweepReach))
 	}
 	return 0, nil

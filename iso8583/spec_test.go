@@ -99,6 +99,22 @@ func TestSpecConfig_FaultsAllAtOnce(t *testing.T) {
 	}
 }
 
+// TestEncode_ChecksAMessageOfAnotherDialect: values that were right where the message was made, and are not here.
+func TestEncode_ChecksAMessageOfAnotherDialect(t *testing.T) {
+	t.Parallel()
+	here := Spec1987(BitmapBinary)
+	values := map[Element]string{44: strings.Repeat("x", 99), AmountTransaction: "A00000001050", STAN: "000000000123", AcquirerID: "12-34"}
+	for e, there := range map[Element]ElementConfig{44: {Length: 99}, AmountTransaction: {Format: "an"}, STAN: {Length: 12}, AcquirerID: {Format: "ans", Prefix: "lll", Length: 30}} {
+		other := built(t, SpecConfig{Elements: map[Element]ElementConfig{e: there}})
+		m := other.NewMessage(MTIAuthorizationRequest)
+		noError(t, m.Set(e, values[e]))
+		_, err := other.Encode(m)
+		noError(t, err)
+		_, err = here.Encode(m)
+		refusesElement(t, err, e)
+	}
+}
+
 func TestElement_Text(t *testing.T) {
 	t.Parallel()
 	for _, text := range []string{"", "0", "1", "65", "129", "300", "-2", "+2", "2x", "PAN"} {

@@ -17,6 +17,7 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
+	_ "time/tzdata" // link profiles name time zones, and a small machine may have none
 
 	"github.com/alecthomas/kong"
 )
