@@ -202,7 +202,7 @@ func (l *cardLink) buildReversal(v *Vault, a *Authorization, d reversal.Duty) (*
 		return nil, nil, fmt.Errorf("build reversal: %w", err)
 	}
 	for _, e := range slices.Sorted(maps.Keys(values)) {
-		if err := m.Set(e, values[e]); err != nil {
+		if err := l.setStored(m, e, values[e]); err != nil {
 			return nil, nil, fmt.Errorf("build reversal: %w", err)
 		}
 	}
@@ -211,6 +211,18 @@ func (l *cardLink) buildReversal(v *Vault, a *Authorization, d reversal.Duty) (*
 		return nil, nil, fmt.Errorf("build reversal: %w", err)
 	}
 	return m, body, nil
+}
+
+// setStored sets an element from its stored text, which of a binary one is hexadecimal.
+func (l *cardLink) setStored(m *iso8583.Message, e iso8583.Element, text string) error {
+	if !l.spec.IsBinary(e) {
+		return m.Set(e, text)
+	}
+	value, err := hex.DecodeString(text)
+	if err != nil {
+		return fmt.Errorf("%s: stored value is not hexadecimal", e)
+	}
+	return m.SetBytes(e, value)
 }
 
 // padRight fills an alphanumeric element of fixed length with spaces.

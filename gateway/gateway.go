@@ -109,6 +109,8 @@ func (g *Gateway) newCardLink(name string, config LinkConfig, linkMetrics *link.
 	if err != nil {
 		return nil, err
 	}
+	g.metrics.late.WithLabelValues(name) // shown as 0 before the first
+	g.metrics.unmatchedDropped.WithLabelValues(name)
 	stored := make(map[string]bool, len(config.StoredElements))
 	for _, e := range config.StoredElements {
 		stored[strconv.Itoa(int(e))] = true

@@ -224,7 +224,9 @@ func TestS19_ExhaustedAttemptsLeaveTheOutcomeUnknown(t *testing.T) {
 	t.Parallel()
 	s := gatewaytest.New(t, gatewaytest.Options{
 		Scheme: scheme(sim.Rule{When: sim.Match{MTI: reversals}, Then: lost}),
-		Link:   silence(func(p *reversal.Policy) { p.AnswerWithin, p.AttentionAttempts = configs.Duration(30*time.Millisecond), 1 }),
+		Link: silence(func(p *reversal.Policy) {
+			p.AnswerWithin, p.AttentionAttempts = configs.Duration(30*time.Millisecond), 1
+		}),
 	})
 	v := s.MustAuthorize(t, "key-1", gatewaytest.Purchase("10.91", nil))
 	s.Eventually(t, "exception", func() bool { return openExceptions(t, s, v.Reversal.ID, "reversal_unacknowledged") == 1 })

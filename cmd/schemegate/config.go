@@ -5,6 +5,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"github.com/jackc/pgx/v5"
 	"go.uber.org/zap"
@@ -108,7 +109,7 @@ func (c config) validate(f *configs.Faults) {
 	}
 	c.API.Validate("api", f)
 	c.Admin.Validate("admin", f)
-	if c.Admin.Listen == c.API.Listen {
+	if c.Admin.Listen == c.API.Listen && !strings.HasSuffix(c.API.Listen, ":0") {
 		f.Add("admin.listen", "needs an address of its own", c.Admin.Listen)
 	}
 	c.Gateway.Validate("", f)
