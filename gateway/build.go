@@ -34,7 +34,6 @@ var reversalElements = []iso8583.Element{
 type outgoing struct {
 	message *iso8583.Message
 	faults  []FieldFault
-	fields  map[iso8583.Element]string // the request's field for an element
 }
 
 func (o *outgoing) set(e iso8583.Element, field, value string) {

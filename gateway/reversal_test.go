@@ -51,20 +51,27 @@ func silence(change func(*reversal.Policy)) func(*gateway.LinkConfig) {
 // authorizeAll sends one purchase for each amount at the same time and returns their answers in order.
 func authorizeAll(t testing.TB, s *gatewaytest.Stand, amounts ...string) []gatewaytest.View {
 	t.Helper()
-	views := make([]gatewaytest.View, len(amounts))
-	errs := make([]error, len(amounts))
+	return authorizeOn(t, []*gatewaytest.Stand{s}, amounts...)[0]
+}
+
+// authorizeOn sends one purchase for each amount to each stand, all at the same time. The answers go by stand, then by amount.
+func authorizeOn(t testing.TB, stands []*gatewaytest.Stand, amounts ...string) [][]gatewaytest.View {
+	t.Helper()
+	answers := make([]gateway.Answer, len(stands)*len(amounts))
+	errs := make([]error, len(answers))
 	var calls sync.WaitGroup
-	for i, amount := range amounts {
+	for i := range answers {
 		calls.Go(func() {
-			answer, err := s.Authorize(t, uuid.NewString(), gatewaytest.Purchase(amount, nil))
-			if errs[i] = err; err == nil {
-				views[i] = gatewaytest.Decode(t, answer.Body)
-			}
+			answers[i], errs[i] = stands[i/len(amounts)].Authorize(t, uuid.NewString(), gatewaytest.Purchase(amounts[i%len(amounts)], nil))
 		})
 	}
 	calls.Wait()
 	if err := errors.Join(errs...); err != nil {
 		t.Fatal(err)
+	}
+	views := make([][]gatewaytest.View, len(stands))
+	for i, answer := range answers {
+		views[i/len(amounts)] = append(views[i/len(amounts)], gatewaytest.Decode(t, answer.Body))
 	}
 	return views
 }

@@ -136,28 +136,3 @@ func BenchmarkPeekKeyElements(b *testing.B) {
 		})
 	}
 }
-
-// TestPeekAllocatesNothing, in both forms, with a second bitmap, and for the key of the exchange in a buffer that is used again.
-func TestPeekAllocatesNothing(t *testing.T) { // AllocsPerRun counts the whole process: not in parallel
-	for _, form := range bothForms {
-		s := iso8583.Spec1987(form)
-		bodies := threeMessages(t, form)
-		var p iso8583.Peeked
-		var key []byte
-		elements := []iso8583.Element{iso8583.TransmissionDateTime, iso8583.STAN}
-		run := func() {
-			for _, body := range bodies {
-				if err := s.Peek(body, &p); err != nil {
-					t.Fatal(err)
-				}
-				var err error
-				if key, err = iso8583.AppendKey(key[:0], &p, elements); err != nil {
-					t.Fatal(err)
-				}
-			}
-		}
-		if allocs := testing.AllocsPerRun(200, run); allocs != 0 {
-			t.Errorf("%s bitmap: %v allocations", form, allocs)
-		}
-	}
-}

@@ -3,7 +3,6 @@ package iso8583_test
 import (
 	"bufio"
 	"bytes"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
@@ -149,38 +148,6 @@ func TestS73_EverySplitOfThreeMessages(t *testing.T) {
 				}
 			}
 		})
-	}
-}
-
-// TestFraming_GoldenFrames has the frames of one message written down by hand.
-func TestFraming_GoldenFrames(t *testing.T) {
-	t.Parallel()
-	body := "30383030" + "2220000000800000" + "313230313039343530313030303030313339" // 30 bytes; only framing looks at them
-	for name, test := range map[string]struct {
-		config iso8583.FramingConfig
-		prefix string
-	}{
-		"binary2":                        {iso8583.FramingConfig{}, "001E"},
-		"binary2, counts itself":         {iso8583.FramingConfig{Includes: "length"}, "0020"},
-		"binary2, header":                {iso8583.FramingConfig{Header: tpdu}, "001E" + tpdu},
-		"binary2, counts header":         {iso8583.FramingConfig{Header: tpdu, Includes: "header"}, "0023" + tpdu},
-		"binary2, counts all":            {iso8583.FramingConfig{Header: tpdu, Includes: "length"}, "0025" + tpdu},
-		"ascii4":                         {iso8583.FramingConfig{Length: "ascii4"}, "30303330"},
-		"ascii4, counts itself":          {iso8583.FramingConfig{Length: "ascii4", Includes: "length"}, "30303334"},
-		"ascii4, counts header":          {iso8583.FramingConfig{Length: "ascii4", Header: tpdu, Includes: "header"}, "30303335" + tpdu},
-		"ascii4, counts all":             {iso8583.FramingConfig{Length: "ascii4", Header: tpdu, Includes: "length"}, "30303339" + tpdu},
-		"ascii4, literal text as header": {iso8583.FramingConfig{Length: "ascii4", Header: hex.EncodeToString([]byte("ISO"))}, "30303330" + "49534F"},
-	} {
-		message, _ := hex.DecodeString(body)
-		want, _ := hex.DecodeString(test.prefix + body)
-		f := buildFraming(t, test.config)
-		if got := frames(t, f, message); !bytes.Equal(got, want) {
-			t.Errorf("%s: %X, want %X", name, got, want)
-		}
-		got, err := readAll(f, [][]byte{want}, io.EOF, 4096)
-		if !errors.Is(err, io.EOF) || len(got) != 1 || !bytes.Equal(got[0], message) {
-			t.Errorf("%s: reads %X, %v", name, got, err)
-		}
 	}
 }
 
@@ -351,58 +318,8 @@ func TestJ17_MalformedMessageKeepsTheLine(t *testing.T) {
 	}
 }
 
-// TestS79_EveryCutOfAFrameIsAnError: the stream ends cleanly between frames only.
-func TestS79_EveryCutOfAFrameIsAnError(t *testing.T) {
-	t.Parallel()
-	for name, c := range framings(t) {
-		framing := buildFraming(t, c).Diagnosing(iso8583.Spec1987(iso8583.BitmapBinary))
-		stream := frames(t, framing, threeMessages(t, iso8583.BitmapBinary)[1])
-		for n := 1; n < len(stream); n++ {
-			if bodies, err := readAll(framing, [][]byte{slices.Clone(stream[:n])}, io.EOF, 4096); len(bodies) > 0 || !errors.Is(err, io.ErrUnexpectedEOF) {
-				t.Fatalf("%s, cut at %d: %d bodies, %v", name, n, len(bodies), err)
-			}
-		}
-		if _, err := readAll(framing, nil, io.EOF, 4096); err != io.EOF {
-			t.Errorf("%s: an empty stream ends with %v", name, err)
-		}
-		if _, err := readAll(framing, [][]byte{slices.Clone(stream[:5])}, errStarved, 4096); !errors.Is(err, errStarved) {
-			t.Errorf("%s: a failing socket ends with %v", name, err)
-		}
-	}
-}
-
-// TestS79_LengthsOutOfBounds: signs, letters and sizes beyond the profile's, with no byte of a body behind them; nothing may be asked for.
-func TestS79_LengthsOutOfBounds(t *testing.T) {
-	t.Parallel()
-	for _, test := range []struct {
-		config iso8583.FramingConfig
-		wire   string
-	}{
-		{iso8583.FramingConfig{Length: iso8583.LengthASCII4}, "-001"},
-		{iso8583.FramingConfig{Length: iso8583.LengthASCII4}, "+012"},
-		{iso8583.FramingConfig{Length: iso8583.LengthASCII4}, " 012"},
-		{iso8583.FramingConfig{Length: iso8583.LengthASCII4}, "00A0"},
-		{iso8583.FramingConfig{Length: iso8583.LengthASCII4}, "00\x000"},
-		{iso8583.FramingConfig{Length: iso8583.LengthASCII4}, "\xB0\xB0\xB1\xB2"},
-		{iso8583.FramingConfig{Length: iso8583.LengthASCII4, MaxBytes: 512}, "0513"},
-		{iso8583.FramingConfig{Length: iso8583.LengthASCII4, MinBytes: 20}, "0019"},
-		{iso8583.FramingConfig{Length: iso8583.LengthASCII4, Includes: iso8583.IncludesLength}, "0003"},
-		{iso8583.FramingConfig{Length: iso8583.LengthASCII4, Header: tpdu, Includes: iso8583.IncludesHeader}, "0004"},
-		{iso8583.FramingConfig{}, "\xFF\xFF"},
-		{iso8583.FramingConfig{}, "\x20\x01"},
-		{iso8583.FramingConfig{Includes: iso8583.IncludesLength}, "\x00\x01"},
-		{iso8583.FramingConfig{MinBytes: 20}, "\x00\x13"},
-	} {
-		framing := buildFraming(t, test.config)
-		bodies, err := readAll(framing, [][]byte{[]byte(test.wire)}, errStarved, 4096)
-		if _, ok := errors.AsType[*iso8583.FrameError](err); !ok || len(bodies) > 0 {
-			t.Errorf("%+v: %q gives %d bodies, %v", test.config, test.wire, len(bodies), err)
-		}
-	}
-}
-
-// TestS79_MemoryIsBoundedByTheLimit: a peer that announces the most and sends nothing, or sends endlessly, holds one frame's memory.
-func TestS79_MemoryIsBoundedByTheLimit(t *testing.T) {
+// TestS79_OneBufferIsUsedAgain: a peer that sends without end holds one frame's memory.
+func TestS79_OneBufferIsUsedAgain(t *testing.T) {
 	t.Parallel()
 	const limit = 600
 	framing := buildFraming(t, iso8583.FramingConfig{MaxBytes: limit})
@@ -427,83 +344,5 @@ func TestS79_MemoryIsBoundedByTheLimit(t *testing.T) {
 			t.Fatalf("frame %d: a buffer that is large enough is not used again", n)
 		}
 		buf = body
-	}
-}
-
-// TestB13_FramesAreNeverWrittenOutOfRange: what the length field cannot say or the profile does not allow is refused, and nothing is added.
-func TestB13_FramesAreNeverWrittenOutOfRange(t *testing.T) {
-	t.Parallel()
-	for name, test := range map[string]struct {
-		config iso8583.FramingConfig
-		bad    []int
-		good   int
-	}{
-		"ascii4":         {iso8583.FramingConfig{Length: iso8583.LengthASCII4, MaxBytes: 9999}, []int{0, 10000, 12345}, 9999},
-		"ascii4, itself": {iso8583.FramingConfig{Length: iso8583.LengthASCII4, MaxBytes: 9995, Includes: iso8583.IncludesLength}, []int{0, 9996, 9999}, 9995},
-		"binary2":        {iso8583.FramingConfig{MaxBytes: 65535}, []int{0, 65536, 70000}, 65535},
-		"default":        {iso8583.FramingConfig{}, []int{0, 8193}, 8192},
-		"least":          {iso8583.FramingConfig{MinBytes: 12}, []int{0, 11}, 12},
-	} {
-		framing := buildFraming(t, test.config)
-		for _, n := range test.bad {
-			if got, err := framing.Append([]byte("kept"), make([]byte, n)); err == nil || string(got) != "kept" {
-				t.Errorf("%s: %d bytes give %d, %v", name, n, len(got), err)
-			}
-		}
-		stream := frames(t, framing, bytes.Repeat([]byte("7"), test.good))
-		if bodies, err := readAll(framing, [][]byte{stream}, io.EOF, 4096); !errors.Is(err, io.EOF) || len(bodies) != 1 || len(bodies[0]) != test.good {
-			t.Errorf("%s: the greatest frame does not come back: %v", name, err)
-		}
-	}
-}
-
-// TestJ20_KeepAliveIsAnEmptyMessage: a frame without a message, by itself, between frames, split, and with a header.
-func TestJ20_KeepAliveIsAnEmptyMessage(t *testing.T) {
-	t.Parallel()
-	message := threeMessages(t, iso8583.BitmapBinary)[2]
-	for name, test := range map[string]struct {
-		config    iso8583.FramingConfig
-		keepAlive string
-	}{
-		"binary2":                   {iso8583.FramingConfig{}, "\x00\x00"},
-		"binary2, itself":           {iso8583.FramingConfig{Includes: iso8583.IncludesLength}, "\x00\x02"},
-		"binary2, itself, zero":     {iso8583.FramingConfig{Includes: iso8583.IncludesLength}, "\x00\x00"},
-		"ascii4":                    {iso8583.FramingConfig{Length: iso8583.LengthASCII4, MinBytes: 12}, "0000"},
-		"ascii4, itself":            {iso8583.FramingConfig{Length: iso8583.LengthASCII4, Includes: iso8583.IncludesLength}, "0004"},
-		"ascii4, header, no header": {iso8583.FramingConfig{Length: iso8583.LengthASCII4, Header: tpdu}, "0000"},
-		"ascii4, counted header":    {iso8583.FramingConfig{Length: iso8583.LengthASCII4, Header: tpdu, Includes: iso8583.IncludesHeader}, "0005\x60\x00\x12\x00\x00"},
-	} {
-		framing := buildFraming(t, test.config).Diagnosing(iso8583.Spec1987(iso8583.BitmapBinary))
-		one := frames(t, framing, message)
-		stream := slices.Concat([]byte(test.keepAlive), one, []byte(test.keepAlive), []byte(test.keepAlive), one)
-		for _, in := range [][][]byte{{slices.Clone(stream)}, singleBytes(stream)} {
-			bodies, err := readAll(framing, in, io.EOF, 4096)
-			want := [][]byte{{}, message, {}, {}, message}
-			if !errors.Is(err, io.EOF) || !slices.EqualFunc(bodies, want, bytes.Equal) {
-				t.Errorf("%s: %d bodies, %v", name, len(bodies), err)
-			}
-		}
-	}
-}
-
-// TestFraming_FaultsTogether: all wrong settings are named in one error.
-func TestFraming_FaultsTogether(t *testing.T) {
-	t.Parallel()
-	_, err := iso8583.FramingConfig{Length: "bcd2", Includes: "tpdu", Header: "6", MinBytes: -1, MaxBytes: 70000}.Build()
-	for _, want := range []string{"length:", "includes:", "header:", "min_bytes:", "max_bytes:"} {
-		if !strings.Contains(fmt.Sprint(err), want) {
-			t.Errorf("%v, want a fault at %s", err, want)
-		}
-	}
-	for name, c := range map[string]iso8583.FramingConfig{
-		"more than 4 digits can say": {Length: iso8583.LengthASCII4, MaxBytes: 10000},
-		"with itself counted":        {Length: iso8583.LengthASCII4, Includes: iso8583.IncludesLength, MaxBytes: 9996},
-		"least above most":           {MinBytes: 100, MaxBytes: 99},
-		"header too long":            {Header: strings.Repeat("00", 65)},
-		"negative":                   {MaxBytes: -1},
-	} {
-		if _, err := c.Build(); err == nil {
-			t.Errorf("%s: no fault", name)
-		}
 	}
 }

@@ -132,35 +132,6 @@ func TestProfile_ZeroConfigIsTheStandard(t *testing.T) {
 	}
 }
 
-// TestProfile_FaultsTogether: every wrong setting is named in one error, each by its key.
-func TestProfile_FaultsTogether(t *testing.T) {
-	t.Parallel()
-	_, err := iso8583.SpecConfig{
-		Bitmap: "octal",
-		MTIs:   []string{"0100", "010", "zzzz", "0100", "+100"},
-		Elements: map[iso8583.Element]iso8583.ElementConfig{
-			1: {Length: 3}, 65: {Length: 3}, 200: {Length: 3}, 0: {Length: 3},
-			41: {Format: "ebcdic"}, 42: {Prefix: "llll"}, 43: {Length: 1000}, 44: {Length: 100}, 45: {Length: -1}, 46: {Prefix: "l"}, 47: {Absent: true, Length: 3},
-		},
-		ResponseCodes:         map[string]string{"00": "fine", "0": "approved", "0-": "approved"},
-		ReversalResponseCodes: map[string]string{"000": "acknowledged", "25": "approved"},
-	}.Build()
-	if err == nil {
-		t.Fatal("no fault")
-	}
-	lines := strings.Split(err.Error(), "\n")
-	for _, key := range []string{"bitmap", "mtis.1", "mtis.2", "mtis.3", "mtis.4", "elements.1", "elements.65", "elements.200", "elements.0", "elements.41.format",
-		"elements.42.prefix", "elements.43.length", "elements.44.length", "elements.45.length", "elements.46.length", "elements.47", "response_codes.00",
-		"response_codes.0", "response_codes.0-", "reversal_response_codes.000", "reversal_response_codes.25"} {
-		if !slices.ContainsFunc(lines, func(line string) bool { return strings.HasPrefix(line, key+":") }) {
-			t.Errorf("no fault at %s in\n%v", key, err)
-		}
-	}
-	if len(lines) != 21 {
-		t.Errorf("%d faults, want 21:\n%v", len(lines), err)
-	}
-}
-
 // TestProfile_OverridesStayApart: a profile's changes reach neither the built-in table nor another profile.
 func TestProfile_OverridesStayApart(t *testing.T) {
 	t.Parallel()

@@ -1,6 +1,11 @@
 package main
 
-import "fmt"
+import (
+	"fmt"
+	"slices"
+
+	"github.com/schemegate/schemegate/configs"
+)
 
 // checkConfigCommand names every fault of a configuration: file, line, key, value and rule. Keys are read as the daemon would
 // read them, so that a missing one is found before the start.
@@ -14,10 +19,10 @@ func (c *checkConfigCommand) Run(p process) error {
 	if err != nil {
 		return err
 	}
-	loaded.Gateway.Vault.CheckKeys("vault", &faults)
-	if !loaded.Database.Password.IsZero() {
-		if _, err := loaded.Database.Password.Read(); err != nil {
-			faults.Add("database.password", err.Error(), nil)
+	for _, fault := range unreadable(loaded) {
+		known := slices.ContainsFunc(faults, func(f configs.Fault) bool { return f.Path == fault.Path })
+		if !known { // a secret without a place cannot be read either, and that has been said
+			faults = append(faults, fault)
 		}
 	}
 	if len(faults) == 0 {
@@ -28,4 +33,16 @@ func (c *checkConfigCommand) Run(p process) error {
 		fmt.Fprintln(p.stdout, fault)
 	}
 	return errFound
+}
+
+// unreadable names the secrets that cannot be read as they must be.
+func unreadable(c config) configs.Faults {
+	var faults configs.Faults
+	c.Gateway.Vault.CheckKeys("vault", &faults)
+	if !c.Database.Password.IsZero() {
+		if _, err := c.Database.Password.Read(); err != nil {
+			faults.Add("database.password", err.Error(), nil)
+		}
+	}
+	return faults
 }

@@ -150,6 +150,14 @@ func TestCheckConfigSaysOK(t *testing.T) {
 	}
 }
 
+func TestCheckConfigSaysOnceThatASecretHasNoPlace(t *testing.T) {
+	t.Parallel()
+	text := strings.Replace(goodConfig, "  hash_key: {file: hash.key}\n", "", 1)
+	if code, lines := checked(t, text); code != exitFault || len(lines) != 1 || !strings.Contains(lines[0], "vault.hash_key: a secret needs its place") {
+		t.Fatalf("exit %d, %q", code, lines)
+	}
+}
+
 func TestCheckConfigNamesEveryFault(t *testing.T) {
 	t.Parallel()
 	code, lines := checked(t, `data_dir: data

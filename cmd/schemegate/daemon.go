@@ -15,8 +15,12 @@ import (
 	"github.com/schemegate/schemegate/migrations"
 )
 
-// answerGrace is how long the API may still write answers once the gateway has none left to give.
-const answerGrace = 5 * time.Second
+const (
+	// answerGrace is how long the API may still write answers once the gateway has none left to give.
+	answerGrace = 5 * time.Second
+	// cutGrace is how long it may after a second signal, which ends the wait for answers but still gives the callers theirs.
+	cutGrace = time.Second
+)
 
 // addresses are where a daemon listens, for whoever asked for port 0.
 type addresses struct{ api, admin string }
@@ -69,16 +73,19 @@ func runServers(stop, cut context.Context, g *gateway.Gateway, a *api.API, admin
 	var watched errgroup.Group
 	watched.Go(func() error { return admin.Run(watch) })
 
+	closeAfter := func(grace time.Duration) {
+		timer := time.AfterFunc(grace, func() { _ = a.Close() })
+		context.AfterFunc(watch, func() { timer.Stop() })
+	}
 	uncut := context.AfterFunc(cut, func() {
 		g.Cut()
-		_ = a.Close()
+		closeAfter(cutGrace)
 	})
 	defer uncut()
 	serving, running := errgroup.WithContext(stop)
 	serving.Go(func() error {
 		err := g.Run(running)
-		grace := time.AfterFunc(answerGrace, func() { _ = a.Close() })
-		context.AfterFunc(watch, func() { grace.Stop() })
+		closeAfter(answerGrace)
 		return err
 	})
 	serving.Go(func() error {

@@ -249,7 +249,9 @@ func TestFirstSignalDrainsSecondCuts(t *testing.T) {
 		began := time.Now()
 		s.stop()
 		s.cut()
-		<-answered // whatever the caller hears
+		if got := <-answered; !strings.HasPrefix(got, "201 ") || !strings.Contains(got, `"state":"timed_out"`) {
+			t.Fatalf("got %s", got)
+		}
 		s.end()
 		if took := time.Since(began); took > 20*time.Second { // the drain would take 30 s, the answer two minutes
 			t.Fatalf("the cut took %s", took)

@@ -16,8 +16,9 @@ import (
 const (
 	// databaseStartTimeout bounds the start of the private PostgreSQL, a first one with initdb and a recovery included.
 	databaseStartTimeout = 2 * time.Minute
-	// databaseStopTimeout bounds its stop; past it the next start recovers.
+	// databaseStopTimeout bounds its stop, databaseCutTimeout that after a second signal; past it the next start recovers.
 	databaseStopTimeout = 30 * time.Second
+	databaseCutTimeout  = 5 * time.Second
 	// connectTimeout bounds one attempt to reach the server.
 	connectTimeout = 5 * time.Second
 	// applicationName is how the server's own views call our connections.
@@ -77,8 +78,10 @@ func (d *database) close(cut context.Context) error {
 	if d.private == nil {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(cut, databaseStopTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), databaseStopTimeout)
 	defer cancel()
+	uncut := context.AfterFunc(cut, func() { time.AfterFunc(databaseCutTimeout, cancel) })
+	defer uncut()
 	if err := d.private.Stop(ctx); err != nil {
 		return fmt.Errorf("stop private PostgreSQL: %w", err)
 	}

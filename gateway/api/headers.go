@@ -2,9 +2,9 @@ package api
 
 import (
 	"errors"
-	"fmt"
 	"mime"
 	"net/http"
+	"strconv"
 	"strings"
 	"time"
 
@@ -194,5 +194,5 @@ func retryAfter(e *gateway.Error) string {
 	if e.RetryAfterSeconds <= 0 {
 		return ""
 	}
-	return fmt.Sprint(e.RetryAfterSeconds)
+	return strconv.Itoa(e.RetryAfterSeconds)
 }

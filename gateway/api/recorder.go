@@ -8,6 +8,7 @@ import (
 	"path"
 	"path/filepath"
 	"runtime"
+	"strconv"
 	"time"
 
 	"go.uber.org/zap"
@@ -150,7 +151,7 @@ const (
 // write sends one whole answer. A failed write has nobody left to be told.
 func write(w http.ResponseWriter, status int, contentType string, body []byte) {
 	w.Header().Set("Content-Type", contentType)
-	w.Header().Set("Content-Length", fmt.Sprint(len(body)))
+	w.Header().Set("Content-Length", strconv.Itoa(len(body)))
 	w.WriteHeader(status)
 	_, _ = w.Write(body)
 }
@@ -187,7 +188,7 @@ func stack() []string {
 
 // observe counts a request and, where the fault is ours, logs it.
 func (a *API) observe(rec *recorder, routeName string, took time.Duration) {
-	a.metrics.requests.WithLabelValues(routeName, fmt.Sprint(rec.status)).Inc()
+	a.metrics.requests.WithLabelValues(routeName, strconv.Itoa(rec.status)).Inc()
 	a.metrics.seconds.WithLabelValues(routeName).Observe(took.Seconds())
 	level := zap.DebugLevel
 	if rec.status >= http.StatusInternalServerError {

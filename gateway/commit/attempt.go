@@ -36,8 +36,6 @@ type verdict struct {
 }
 
 const (
-	insertFence = `INSERT INTO commit_fence (id, fenced_at) VALUES ($1, $2)`
-
 	txIdle   = 'I' // ReadyForQuery's transaction status: in no transaction
 	txFailed = 'E' // in a failed transaction
 )

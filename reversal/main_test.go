@@ -1,0 +1,9 @@
+package reversal_test
+
+import (
+	"testing"
+
+	"github.com/schemegate/schemegate/ledger/pgtest"
+)
+
+func TestMain(m *testing.M) { pgtest.Main(m) }
