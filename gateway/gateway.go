@@ -131,7 +131,7 @@ func (g *Gateway) Run(ctx context.Context) error {
 	committer := g.start(g.committer.Run)
 	var notes sync.WaitGroup
 	for range unmatchedWriters {
-		notes.Go(g.keepUnmatched)
+		notes.Go(func() { g.keepUnmatched(ctx) })
 	}
 	workers := g.start(g.sweep, g.watchBacklog, g.sealer.Run)
 	recovered := g.recoverOrphans(ctx)

@@ -2,11 +2,13 @@ package gateway
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/google/uuid"
 	"go.uber.org/zap"
 
+	"github.com/schemegate/schemegate/gateway/commit"
 	"github.com/schemegate/schemegate/gateway/link"
 	"github.com/schemegate/schemegate/iso8583"
 	"github.com/schemegate/schemegate/reversal"
@@ -29,14 +31,33 @@ func (g *Gateway) takeUnmatched(u link.Unmatched) {
 	}
 }
 
-// keepUnmatched writes unmatched messages down until the channel is closed.
-func (g *Gateway) keepUnmatched() {
+// keepUnmatched writes unmatched messages down until the channel is closed. While the database is away they wait for it, in the
+// bounds of the channel; only after the end of ctx, which asks to finish, has each one attempt.
+func (g *Gateway) keepUnmatched(ctx context.Context) {
 	for u := range g.unmatched {
-		if err := g.noteUnmatched(u); err != nil {
+		err := g.noteUnmatched(u)
+		for retry := time.NewTimer(unmatchedRetry); err != nil && mayBeWrittenLater(err) && ctx.Err() == nil; retry.Reset(unmatchedRetry) {
+			select {
+			case <-retry.C:
+			case <-ctx.Done():
+			}
+			err = g.noteUnmatched(u)
+		}
+		if err != nil {
 			g.metrics.unmatchedDropped.WithLabelValues(u.Link).Inc()
 			g.log.Error("message not kept", zap.String("link", u.Link), zap.String("kind", string(u.Kind)), zap.Error(err))
 		}
+		clear(u.Body)
 	}
+}
+
+// unmatchedRetry is the pause before another attempt to write a message down.
+const unmatchedRetry = 200 * time.Millisecond
+
+// mayBeWrittenLater tells that a message is certainly not written down yet, and not for its own sake.
+func mayBeWrittenLater(err error) bool {
+	var refused *commit.StatementError
+	return !errors.Is(err, commit.ErrUnknown) && !errors.As(err, &refused)
 }
 
 // noteUnmatched keeps a message that answered nobody. A late answer is linked to its original and changes nothing there,
@@ -44,7 +65,6 @@ func (g *Gateway) keepUnmatched() {
 func (g *Gateway) noteUnmatched(u link.Unmatched) error {
 	ctx, cancel := context.WithTimeout(context.Background(), unmatchedTimeout)
 	defer cancel()
-	defer clear(u.Body)
 	at := u.ReceivedAt.UTC().Truncate(time.Microsecond)
 	l := g.links[u.Link]
 	message, err := l.spec.Decode(u.Body)
@@ -77,7 +97,7 @@ func (g *Gateway) noteUnmatched(u link.Unmatched) error {
 			if closed, err := g.closeByLateAcknowledgement(ctx, l, original, message, row); closed || err != nil {
 				return err
 			}
-			g.noteLate(step, original, message)
+			g.noteLate(l, step, original, message)
 		}
 	}
 	return g.committer.Do(ctx, step)
@@ -117,7 +137,7 @@ func (g *Gateway) decidedOriginal(ctx context.Context, original *Authorization) 
 }
 
 // noteLate says what an answer nobody waited for means to its authorisation, whose state it never changes.
-func (g *Gateway) noteLate(step *noteStep, original *Authorization, m *iso8583.Message) {
+func (g *Gateway) noteLate(l *cardLink, step *noteStep, original *Authorization, m *iso8583.Message) {
 	if m.MTI().Class() != iso8583.MTIAuthorizationRequest.Class() {
 		return
 	}
@@ -133,9 +153,25 @@ func (g *Gateway) noteLate(step *noteStep, original *Authorization, m *iso8583.M
 		g.log.Error("late response contradicts a decision", fields...)
 	default:
 		step.event, step.detail = eventLateResponse, "response code "+code
+		if l.closedWithoutEffect(original) && l.approves(code) {
+			// The scheme knew nothing to undo and has approved since: what it holds is undone by nobody unless a person sees to it.
+			step.exception, step.detail = exceptionContradiction, "approved with response code "+code+" after its reversal was closed with nothing to undo"
+			g.log.Error("late approval after its reversal", fields...)
+		}
 		g.metrics.late.WithLabelValues(original.Link).Inc()
 		g.log.Info("late response", fields...)
 	}
+}
+
+// closedWithoutEffect tells whether the reversal was closed by an answer that says that the peer held nothing of the original.
+func (l *cardLink) closedWithoutEffect(a *Authorization) bool {
+	return a.Reversal != nil && a.Reversal.State == string(reversal.Acknowledged) && l.spec.ReversalAction(a.Reversal.ResponseCode) == iso8583.NothingToUndo
+}
+
+// approves tells whether a response code lets the peer hold money.
+func (l *cardLink) approves(code string) bool {
+	action := l.spec.AuthorizationAction(code)
+	return action == iso8583.Approved || action == iso8583.PartiallyApproved
 }
 
 // closeByLateAcknowledgement closes an open reversal by its own response that came after the attempt's deadline.

@@ -146,8 +146,8 @@ func (m *Message) String() string {
 	return m.Image()
 }
 
-// Format writes the image whatever the verb.
-func (m *Message) Format(f fmt.State, _ rune) { io.WriteString(f, m.String()) }
+// Format writes the image whatever the verb, of a Message behind its pointer too.
+func (m Message) Format(f fmt.State, _ rune) { io.WriteString(f, m.Image()) }
 
 // MarshalText gives the image, so that a message inside a logged structure shows nothing else.
 func (m *Message) MarshalText() ([]byte, error) { return []byte(m.String()), nil }

@@ -166,6 +166,9 @@ var hexDigits = func() (table [256]uint8) {
 	return table
 }()
 
+// Format writes the type and how many bytes there are, whatever the verb: it points into a message in clear.
+func (p Peeked) Format(f fmt.State, _ rune) { fmt.Fprintf(f, "%s, %d bytes", p.mti, len(p.body)) }
+
 // MTI is the message's type; 0 when it could not be read.
 func (p *Peeked) MTI() MTI { return p.mti }
 

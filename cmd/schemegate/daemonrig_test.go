@@ -62,7 +62,7 @@ var raceEnabled = sync.OnceValue(func() bool {
 
 // rig is a scheme in this process and a directory with keys and configurations; its daemons are processes that can be killed.
 type rig struct {
-	t       testing.TB
+	t       *testing.T
 	dir     string
 	program string
 	key     string
@@ -73,7 +73,7 @@ type rig struct {
 }
 
 // newRig puts a scheme up, whose late answers come after late.
-func newRig(t testing.TB, late time.Duration) *rig {
+func newRig(t *testing.T, late time.Duration) *rig {
 	t.Helper()
 	program, err := os.Executable()
 	if err != nil {
@@ -132,7 +132,7 @@ func (r *rig) configure(instance, database, profile string) string {
 	if !strings.Contains(profile, "answer_within") {
 		profile += "\n    answer_within: " + rigAnswerWithin.String()
 	}
-	return writeFile(r.t.(*testing.T), r.dir, instance+".yaml", fmt.Sprintf(`instance: %s
+	return writeFile(r.t, r.dir, instance+".yaml", fmt.Sprintf(`instance: %s
 data_dir: data
 log: {level: info}
 %s

@@ -417,3 +417,38 @@ func TestMalformedMessageLeavesTheLinkUp(t *testing.T) {
 		t.Errorf("%d reconnects", n)
 	}
 }
+
+// TestSurplusBytesCostNoLineOnceAMessageWasRead: two surplus bytes look like a length that counts itself. A line that has
+// delivered a readable message knows better.
+func TestSurplusBytesCostNoLineOnceAMessageWasRead(t *testing.T) {
+	t.Parallel()
+	var handedOn journal
+	p := startPeer(t, func(c *conn) {
+		if c.signOn() != nil {
+			return
+		}
+		echo := request(iso8583.MTIAuthorizationRequest, 9, "T9")
+		body, err := testSpec.Encode(response(echo, "00"))
+		must(err)
+		for range 3 {
+			frame, err := testFraming.Append(nil, append(body[:len(body):len(body)], '\r', '\n'))
+			must(err)
+			if _, err := c.Write(frame); err != nil {
+				return
+			}
+		}
+		c.serve(approve)
+	})
+	l := startSignedOn(t, testConfig(p.address()), Options{OnUnmatched: handedOn.note})
+	for _, u := range handedOn.wait(t, 3) {
+		if u.Kind != Malformed {
+			t.Errorf("handed on as %s: %q", u.Kind, u.Diagnostic)
+		}
+	}
+	if _, err := exchange(l, request(iso8583.MTIAuthorizationRequest, 1, "T1"), patience); err != nil {
+		t.Errorf("the link did not survive: %v", err)
+	}
+	if n := l.Status().Reconnects; n != 0 {
+		t.Errorf("%d reconnects", n)
+	}
+}

@@ -52,6 +52,7 @@ type Link struct {
 	cfg         Config
 	spec        *iso8583.Spec
 	framing     *iso8583.Framing
+	diagnosing  *iso8583.Framing // the same, looking for a wrong includes setting
 	log         *zap.Logger
 	onUnmatched func(Unmatched)
 	nextSTAN    func(context.Context) (string, error)
@@ -78,7 +79,7 @@ func New(name string, cfg Config, opts Options) (*Link, error) {
 		return nil, fmt.Errorf("configure link %s: %w", name, err)
 	}
 	l := &Link{
-		name: name, cfg: cfg, spec: spec, framing: framing.Diagnosing(spec),
+		name: name, cfg: cfg, spec: spec, framing: framing, diagnosing: framing.Diagnosing(spec),
 		log: opts.Log, onUnmatched: opts.OnUnmatched, nextSTAN: opts.NextSTAN, dial: opts.Dial,
 		accepted: map[string]bool{"": true, cfg.Codes.SignOn: true, cfg.Codes.SignOff: true, cfg.Codes.Echo: true},
 		status:   Status{Name: name, Address: cfg.Address, State: Down, Since: time.Now()},

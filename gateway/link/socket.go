@@ -172,8 +172,9 @@ func (s *socket) write(frame []byte, mti iso8583.MTI, deadline time.Time) {
 func (s *socket) read() {
 	r := bufio.NewReaderSize(countingReader{s.nc, &s.bytesReceived}, readBufferBytes)
 	var buf []byte
+	framing := s.link.diagnosing
 	for {
-		body, err := s.link.framing.Read(r, buf)
+		body, err := framing.Read(r, buf)
 		if err != nil {
 			s.giveUp(readReason(err), err)
 			return
@@ -184,7 +185,10 @@ func (s *socket) read() {
 			s.link.metrics.keepAlives.Inc()
 			continue
 		}
-		s.dispatch(body)
+		if s.dispatch(body) {
+			// One readable message proves the settings. From here on a bad one is the peer's, and costs no line.
+			framing = s.link.framing
+		}
 		buf = body
 	}
 }
@@ -199,14 +203,15 @@ func readReason(err error) DownReason {
 	return DownReadFailed
 }
 
-// dispatch reads a message no further than its key and gives it to whom it belongs. body is the reader's buffer.
-func (s *socket) dispatch(body []byte) {
+// dispatch reads a message no further than its key and gives it to whom it belongs; it reports whether the message could be read.
+// body is the reader's buffer.
+func (s *socket) dispatch(body []byte) (readable bool) {
 	l := s.link
 	l.counts.framesReceived.Add(1)
 	if err := l.spec.Peek(body, &s.peeked); err != nil {
 		s.warnOnce("malformed message received", err.Error())
 		s.handOn(Malformed, 0, body, err.Error())
-		return
+		return false
 	}
 	mti := s.peeked.MTI()
 	l.metrics.received[class(mti)].Inc()
@@ -218,6 +223,7 @@ func (s *socket) dispatch(body []byte) {
 	default:
 		s.handOn(UnknownRequest, mti, body, "this link serves no requests of MTI "+mti.String())
 	}
+	return true
 }
 
 // deliver completes the call that a response answers.
