@@ -256,9 +256,9 @@ func patience(wait *time.Duration) (<-chan time.Time, func()) {
 
 // repeatOr answers a call that cannot be taken: an earlier one's answer where there is one, else the refusal.
 func (g *Gateway) repeatOr(ctx context.Context, call AuthorizeCall, digest []byte, refusal error) (Answer, error) {
-	ctx, cancel := context.WithTimeout(ctx, readTimeout)
+	reading, cancel := context.WithTimeout(ctx, readTimeout) // the repeat itself may wait longer
 	defer cancel()
-	_, found, err := selectClaim(ctx, g.db, call.Tenant, endpointAuthorizations, call.IdempotencyKey, call.Request.ClientReference)
+	_, found, err := selectClaim(reading, g.db, call.Tenant, endpointAuthorizations, call.IdempotencyKey, call.Request.ClientReference)
 	if err != nil || !found {
 		return Answer{}, refusal
 	}

@@ -137,15 +137,11 @@ func (g *Gateway) Run(ctx context.Context) error {
 	recovered := g.recoverOrphans(ctx)
 	lines := g.start()
 	if recovered == nil {
-		var lineRuns []func(context.Context) error
+		close(g.ready) // before the lines come up: a line that is signed on takes requests
 		for _, name := range g.linkNames {
-			lineRuns = append(lineRuns, g.links[name].line.Run)
 			workers.add(g.worker(g.links[name]).Run)
+			lines.add(g.links[name].line.Run)
 		}
-		for _, run := range lineRuns {
-			lines.add(run)
-		}
-		close(g.ready)
 		<-ctx.Done()
 	}
 	drained := g.inFlight.close()

@@ -31,21 +31,25 @@ func (g *Gateway) takeUnmatched(u link.Unmatched) {
 	}
 }
 
-// keepUnmatched writes unmatched messages down until the channel is closed. While the database is away they wait for it, in the
-// bounds of the channel; only after the end of ctx, which asks to finish, has each one attempt.
+// keepUnmatched writes unmatched messages down until the channel is closed. While the database is away they wait for it, within
+// the channel's bound; only after the end of ctx, which asks to finish, has each of them one attempt.
 func (g *Gateway) keepUnmatched(ctx context.Context) {
 	for u := range g.unmatched {
+		fields := []zap.Field{zap.String("link", u.Link), zap.String("kind", string(u.Kind))}
 		err := g.noteUnmatched(u)
-		for retry := time.NewTimer(unmatchedRetry); err != nil && mayBeWrittenLater(err) && ctx.Err() == nil; retry.Reset(unmatchedRetry) {
+		if err != nil && mayBeWrittenLater(err) && ctx.Err() == nil {
+			g.log.Warn("message waits to be kept", append(fields, zap.Error(err))...)
+		}
+		for err != nil && mayBeWrittenLater(err) && ctx.Err() == nil {
 			select {
-			case <-retry.C:
+			case <-time.After(unmatchedRetry):
 			case <-ctx.Done():
 			}
 			err = g.noteUnmatched(u)
 		}
 		if err != nil {
 			g.metrics.unmatchedDropped.WithLabelValues(u.Link).Inc()
-			g.log.Error("message not kept", zap.String("link", u.Link), zap.String("kind", string(u.Kind)), zap.Error(err))
+			g.log.Error("message not kept", append(fields, zap.Error(err))...)
 		}
 		clear(u.Body)
 	}
@@ -54,8 +58,11 @@ func (g *Gateway) keepUnmatched(ctx context.Context) {
 // unmatchedRetry is the pause before another attempt to write a message down.
 const unmatchedRetry = 200 * time.Millisecond
 
-// mayBeWrittenLater tells that a message is certainly not written down yet, and not for its own sake.
+// mayBeWrittenLater tells that a message is certainly not written down yet, and that this is not its own fault.
 func mayBeWrittenLater(err error) bool {
+	if errors.Is(err, commit.ErrUnavailable) || errors.Is(err, commit.ErrConflict) {
+		return true
+	}
 	var refused *commit.StatementError
 	return !errors.Is(err, commit.ErrUnknown) && !errors.As(err, &refused)
 }

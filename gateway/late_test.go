@@ -72,6 +72,9 @@ func TestS03_LateDeclineDoesNotCancelTheReversal(t *testing.T) {
 		Link: silence(func(p *reversal.Policy) { p.ReversalDelay = configs.Duration(2 * lateDelay) }),
 	})
 	v := s.MustAuthorize(t, "key-1", gatewaytest.Purchase("10.98", nil))
+	if v.State != "timed_out" {
+		t.Fatalf("answer %+v", v)
+	}
 	s.Eventually(t, "late decline kept", func() bool { return journaled(t, s, v.ID, "0110", "late") == 1 })
 	if now := s.Read(t, v.ID); now.Reversal.State != "owed" || now.State != "timed_out" {
 		t.Fatalf("after the late decline: %+v", now.Reversal)

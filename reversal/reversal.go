@@ -5,7 +5,7 @@
 //
 //	owed -> acknowledged    by its own response only: done, or one of the profile's "nothing to undo" codes
 //	owed -> suspended       a format error or an unlisted code: sending the same bytes again cannot help; the hold stays
-//	suspended -> owed | acknowledged   by a person
+//	suspended -> owed | acknowledged   by a person; acknowledged also by a response to an earlier attempt
 //
 // Silence moves nothing: it is counted, and the next attempt comes later, with a growing, jittered gap. After the policy's
 // threshold a person is called (an exception), and the attempts go on. A duty is never dropped.

@@ -48,9 +48,11 @@ func OweFrom(source string) string {
 //	id uuid, attempt int4, outcome text, response_code text, next_at timestamptz, at timestamptz, attention bool
 //
 // and ids is the SQL of an array of their ids, by which the rows are found whatever the statistics say. Only the latest
-// attempt moves the schedule; an acknowledgement of any attempt closes the duty.
+// attempt moves the schedule; an acknowledgement of any attempt closes the duty. The locked row decides both, so that the plan
+// needs nothing but the primary key. It returns the row as it now is, with the state it had in from_state.
 func ResolveFrom(source, ids string) string {
 	return `
+	WITH was AS MATERIALIZED (SELECT id, state, attempts FROM reversal WHERE id = ANY(` + ids + `) FOR UPDATE)
 	UPDATE reversal r SET
 		state = CASE u.outcome WHEN 'acknowledged' THEN 'acknowledged' WHEN 'refused' THEN 'suspended' ELSE r.state END,
 		state_version = r.state_version + CASE WHEN u.outcome IN ('acknowledged', 'refused') THEN 1 ELSE 0 END,
@@ -60,10 +62,10 @@ func ResolveFrom(source, ids string) string {
 		needs_attention = u.outcome <> 'acknowledged' AND (r.needs_attention OR u.attention),
 		claim_epoch = NULL,
 		updated_at = u.at
-	FROM ` + source + ` u JOIN (SELECT id, state FROM reversal WHERE id = ANY(` + ids + `) FOR UPDATE) was ON was.id = u.id
+	FROM ` + source + ` u JOIN was ON was.id = u.id
 	WHERE r.id = ANY(` + ids + `) AND r.id = u.id
-	AND ((r.state = 'owed' AND (u.outcome = 'acknowledged' OR r.attempts = u.attempt))
-		OR (r.state = 'suspended' AND u.outcome = 'acknowledged'))
+	AND ((was.state = 'owed' AND (u.outcome = 'acknowledged' OR was.attempts = u.attempt))
+		OR (was.state = 'suspended' AND u.outcome = 'acknowledged'))
 	RETURNING r.id, r.authorization_id, r.tenant, r.link, r.state, r.state_version, r.attempts, r.needs_attention, u.outcome, u.response_code, u.at, was.state AS from_state`
 }
 

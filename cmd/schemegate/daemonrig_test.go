@@ -72,6 +72,15 @@ type rig struct {
 	as      *syscall.Credential // who runs the daemons; nil for who runs the tests
 }
 
+// rigRoot is a file system in memory where there is one with room, since making a cluster is mostly waiting for the disk.
+func rigRoot() string {
+	var stat syscall.Statfs_t
+	if syscall.Statfs("/dev/shm", &stat) == nil && stat.Bavail*uint64(stat.Bsize) >= 1<<30 {
+		return "/dev/shm"
+	}
+	return os.TempDir()
+}
+
 // newRig puts a scheme up, whose late answers come after late.
 func newRig(t *testing.T, late time.Duration) *rig {
 	t.Helper()
@@ -79,7 +88,7 @@ func newRig(t *testing.T, late time.Duration) *rig {
 	if err != nil {
 		t.Fatal(err)
 	}
-	dir, err := os.MkdirTemp("", "schemegate-rig-")
+	dir, err := os.MkdirTemp(rigRoot(), "schemegate-rig-")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -122,6 +131,7 @@ func (r *rig) must(args ...string) string {
 // Times of the daemons' link, short enough to wait for.
 const (
 	rigAnswerWithin = 400 * time.Millisecond
+	rigSendWithin   = 300 * time.Millisecond
 	rigLate         = 600 * time.Millisecond
 )
 
@@ -149,12 +159,12 @@ links:
   %s:
     address: %s
     acquirer_id: "12345678901"
-    send_within: 300ms
+    send_within: %s
     reconnect_min: 5ms
     reconnect_max: 50ms
     silence: {policy: reverse, answer_within: 250ms, first_gap: 20ms, max_gap: 200ms, attention_attempts: 100}
     %s
-`, instance, database, r.entry, gatewaytest.LinkName, r.scheme.Addr(), strings.TrimSpace(profile)))
+`, instance, database, r.entry, gatewaytest.LinkName, r.scheme.Addr(), rigSendWithin, strings.TrimSpace(profile)))
 }
 
 // rigProcess is one life of the program.
@@ -323,11 +333,19 @@ func (r *rig) post(api, key string, body []byte) rigReply {
 
 func (r *rig) eventually(what string, holds func() bool) {
 	r.t.Helper()
-	for deadline := time.Now().Add(rigWait); !holds(); time.Sleep(rigPoll) {
+	if !within(rigWait, holds) {
+		r.t.Fatalf("never: %s", what)
+	}
+}
+
+// within polls a condition until it holds; false when it does not in time.
+func within(limit time.Duration, holds func() bool) bool {
+	for deadline := time.Now().Add(limit); !holds(); time.Sleep(rigPoll) {
 		if time.Now().After(deadline) {
-			r.t.Fatalf("never: %s", what)
+			return false
 		}
 	}
+	return true
 }
 
 // metric sums a counter or gauge over its labels.

@@ -156,7 +156,7 @@ func TestTwoDaemonsOnOneDatabase(t *testing.T) {
 // ownServer starts a PostgreSQL that this test may stop.
 func ownServer(t *testing.T) (url string, start, stop func()) {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "schemegate-rigpg-")
+	dir, err := os.MkdirTemp(rigRoot(), "schemegate-rigpg-")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -167,8 +167,10 @@ func ownServer(t *testing.T) (url string, start, stop func()) {
 	start = func() {
 		t.Helper()
 		cfg := localpg.Config{DataDir: dir, SharedBuffersMiB: 32, MaxWALMiB: 128, MaxConnections: 60}
+		var err error
 		if server, err = localpg.Start(context.Background(), cfg, zap.NewNop()); err != nil {
-			t.Fatal(err)
+			server = nil
+			t.Errorf("start PostgreSQL: %v", err)
 		}
 	}
 	stop = func() {
@@ -185,7 +187,9 @@ func ownServer(t *testing.T) (url string, start, stop func()) {
 		stop()
 		os.RemoveAll(dir)
 	})
-	start()
+	if start(); server == nil {
+		t.FailNow()
+	}
 	return server.URL(), start, stop
 }
 
@@ -225,36 +229,78 @@ func TestDatabaseAwayAndBack(t *testing.T) {
 	r.awaitRest(pool)
 	checkInvariants(t, tr, pool, d)
 
-	// It stops in mid-traffic.
+	// It stops in mid-traffic, and while it is away late answers come, which must not be lost.
+	lates := tr.lates(5)
+	tr.hangsUp = false // it would take the late answers with it
+	r.eventually("the link is signed on", func() bool {
+		_, body := r.fetch(d.api() + "/v1/links")
+		return strings.Contains(body, `"signed_on":true`)
+	})
 	stop = make(chan struct{})
 	ending.Go(func() {
 		defer close(stop)
 		time.Sleep(tr.between(100*time.Millisecond, 300*time.Millisecond))
+		for _, late := range lates {
+			ending.Go(func() { tr.once(late, d.api()) })
+		}
+		if !within(rigWait, func() bool { return requestsFrom(r.scheme.Journal(), lateTerminal) == len(lates) }) {
+			t.Error("the late ones do not reach the scheme")
+		}
 		stopServer()
+		checkRefusedWithoutDatabase(t, r, d)
+		if !within(rigLate+rigWait/6, func() bool { return d.log.find("message waits to be kept") != "" }) {
+			t.Error("no late answer came while the database was away")
+		}
+		start()
 	})
 	burst = tr.burst(stop, d)
 	ending.Wait()
-	arrived := messagesOf(r.scheme.Journal(), 0)["0100"]
-	reply := tr.rig.post(d.api(), "key-away", gatewaytest.Purchase("12.34", nil))
-	if reply.status != http.StatusServiceUnavailable || reply.view.Code != "database_unavailable" || reply.view.Sent != "no" || reply.view.Retry != "after" {
-		t.Errorf("without a database: %d %s", reply.status, reply.body)
-	}
-	if status, body := r.fetch(d.admin() + "/readyz"); status != http.StatusServiceUnavailable || !strings.Contains(body, "database_writable") {
-		t.Errorf("readyz without a database: %d %s", status, body)
-	}
-	if now := messagesOf(r.scheme.Journal(), 0)["0100"]; now != arrived {
-		t.Errorf("%d requests reached the scheme while there was no database", now-arrived)
-	}
-	start()
 	tr.settle(burst, d)
 	r.awaitRest(pool)
 	tr.settle(tr.intents, d)
+	r.eventually("the late answers are written down", func() bool {
+		var n int
+		err := pool.QueryRow(context.Background(), `SELECT count(*) FROM card_authorization a WHERE client_reference LIKE 'late-%'
+			AND EXISTS (SELECT FROM message m WHERE m.authorization_id = a.id AND m.direction = 'in' AND m.mti = '0110')`).Scan(&n)
+		return err == nil && n == len(lates)
+	})
 	checkInvariants(t, tr, pool, d)
 	d.signal()
 	if code := d.exit(); code != exitOK {
 		t.Errorf("exit %d", code)
 	}
 	t.Logf("states %v", countStates(t, pool))
+}
+
+// lateTerminal marks the intents of lates in the scheme's journal.
+const lateTerminal = "LATE0001"
+
+// lates makes intents whose answers come late.
+func (tr *traffic) lates(n int) []*intent {
+	tr.mu.Lock()
+	defer tr.mu.Unlock()
+	lates := make([]*intent, n)
+	for k := range lates {
+		lates[k] = &intent{key: fmt.Sprintf("key-late-%d", k),
+			body: gatewaytest.Purchase("10.92", map[string]any{"client_reference": fmt.Sprintf("late-%d", k),
+				"merchant": map[string]any{"terminal_id": lateTerminal, "acceptor_id": "ACCEPTOR1", "mcc": "5411"}})}
+	}
+	tr.intents = append(tr.intents, lates...)
+	return lates
+}
+
+// checkRefusedWithoutDatabase: what cannot be recorded is refused, and certainly not sent. The refused request is none of the
+// intents, so a row of it, or an 0100, is found when the intents are counted.
+func checkRefusedWithoutDatabase(t *testing.T, r *rig, d *rigProcess) {
+	t.Helper()
+	reply := r.post(d.api(), "key-away", gatewaytest.Purchase("12.34", nil))
+	refused := reply.view.Code == "database_unavailable" || reply.view.Code == "overloaded" // where both connections wait for the database
+	if reply.status != http.StatusServiceUnavailable || !refused || reply.view.Sent != "no" || reply.view.Retry != "after" {
+		t.Errorf("without a database: %d %s", reply.status, reply.body)
+	}
+	if status, body := r.fetch(d.admin() + "/readyz"); status != http.StatusServiceUnavailable || !strings.Contains(body, "database_writable") {
+		t.Errorf("readyz without a database: %d %s", status, body)
+	}
 }
 
 // startToReady is how long a start may take on an existing cluster; with the race detector and a busy machine, readyGuard.
@@ -353,15 +399,21 @@ func testAdoption(t *testing.T, as *syscall.Credential) {
 	}
 }
 
-// giveTo makes the daemons another user's: the directory, and a copy of the program that this user can reach.
+// giveTo makes the daemons another user's: the directory, and a copy of the program that this user can reach. The copy lies on
+// disk, since programs in memory may be forbidden.
 func (r *rig) giveTo(as *syscall.Credential) {
 	r.t.Helper()
 	text, err := os.ReadFile(r.program)
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	r.program = filepath.Join(r.dir, "program")
-	if err := os.WriteFile(r.program, text, 0o755); err != nil {
+	dir, err := os.MkdirTemp("", "schemegate-rig-")
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	r.t.Cleanup(func() { os.RemoveAll(dir) })
+	r.program = filepath.Join(dir, "program")
+	if err := errors.Join(os.Chmod(dir, 0o755), os.WriteFile(r.program, text, 0o755)); err != nil {
 		r.t.Fatal(err)
 	}
 	err = filepath.WalkDir(r.dir, func(path string, _ fs.DirEntry, err error) error {
@@ -435,11 +487,10 @@ type footprint struct{ heapBytes, residentBytes, goroutines float64 }
 func (r *rig) footprint(d *rigProcess) footprint {
 	r.t.Helper()
 	r.client.CloseIdleConnections()
-	r.eventually("the clients' connections are closed", func() bool { return r.metric(d, "schemegate_http_connections_open") <= 1 })
+	r.eventually("the clients' connections are closed", func() bool { return r.metric(d, "schemegate_http_connections") <= 1 })
 	if status, _ := r.fetch(d.admin() + "/debug/pprof/heap?gc=1"); status != http.StatusOK {
 		r.t.Fatalf("collect garbage: status %d", status)
 	}
 	return footprint{heapBytes: r.metric(d, "go_memstats_heap_alloc_bytes"), residentBytes: r.metric(d, "process_resident_memory_bytes"),
 		goroutines: r.metric(d, "go_goroutines")}
 }
-
