@@ -56,7 +56,8 @@ const maxCachedAccounts = 16384
 
 // Accounts finds and makes accounts, and remembers their ids. It is safe for concurrent use, also across daemons.
 type Accounts struct {
-	pool *pgxpool.Pool
+	pool    *pgxpool.Pool
+	finding chan struct{} // room for one: many first requests at once are one look-up, not a rush for connections
 
 	mu  sync.RWMutex // protects the following
 	ids map[accountName]int32
@@ -70,20 +71,26 @@ type accountName struct {
 
 // NewAccounts makes the cache over pool, which must be allowed to insert accounts.
 func NewAccounts(pool *pgxpool.Pool) *Accounts {
-	return &Accounts{pool: pool, ids: make(map[accountName]int32)}
+	return &Accounts{pool: pool, finding: make(chan struct{}, 1), ids: make(map[accountName]int32)}
 }
 
 // ID is the id of the tenant's account of this kind and currency on the link, made at first use.
 func (a *Accounts) ID(ctx context.Context, tenant, link string, kind AccountKind, currency Currency) (int32, error) {
 	name := accountName{tenant: tenant, link: link, kind: kind, currency: currency.Alpha}
-	a.mu.RLock()
-	id, ok := a.ids[name]
-	a.mu.RUnlock()
-	if ok {
+	if id, ok := a.cached(name); ok {
 		return id, nil
 	}
 	if err := name.validate(); err != nil {
 		return 0, fmt.Errorf("find account: %w", err)
+	}
+	select {
+	case a.finding <- struct{}{}:
+		defer func() { <-a.finding }()
+	case <-ctx.Done():
+		return 0, fmt.Errorf("find account: %w", ctx.Err())
+	}
+	if id, ok := a.cached(name); ok {
+		return id, nil
 	}
 	id, err := findOrInsertAccount(ctx, a.pool, name)
 	if err != nil {
@@ -96,6 +103,13 @@ func (a *Accounts) ID(ctx context.Context, tenant, link string, kind AccountKind
 	}
 	a.ids[name] = id
 	return id, nil
+}
+
+func (a *Accounts) cached(name accountName) (id int32, ok bool) {
+	a.mu.RLock()
+	defer a.mu.RUnlock()
+	id, ok = a.ids[name]
+	return id, ok
 }
 
 func (n accountName) validate() error {
