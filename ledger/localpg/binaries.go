@@ -73,6 +73,9 @@ func (w search) find(ctx context.Context, binDir string, clusterMajor int, o own
 			return bin, nil
 		}
 	}
+	if ctx.Err() != nil { // a look that was cut short proves nothing about what is installed
+		return binaries{}, fmt.Errorf("find PostgreSQL server binaries: %w", ctx.Err())
+	}
 	needs := fmt.Sprintf("PostgreSQL %d or newer", minMajor)
 	install := InstallCommand
 	if clusterMajor != 0 {

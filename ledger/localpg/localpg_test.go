@@ -510,7 +510,8 @@ func TestStartEndsWithItsContext(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	// Long enough to find the binaries on a busy machine, so that the wait ends at the lock.
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
 	defer cancel()
 	_, err = Start(ctx, smallConfig(dir), zap.NewNop())
 	if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), paths.startLock) {
@@ -518,6 +519,17 @@ func TestStartEndsWithItsContext(t *testing.T) {
 	}
 	if err := held.release(); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestSearchCutShort: a context that ends while binaries are looked for must not be told as "none are installed".
+func TestSearchCutShort(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	_, err := Start(ctx, smallConfig(newDir(t)), zap.NewNop())
+	if !errors.Is(err, context.Canceled) || errors.Is(err, ErrNoBinaries) {
+		t.Errorf("got %v", err)
 	}
 }
 
