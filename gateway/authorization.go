@@ -214,8 +214,8 @@ func (a *Authorization) sent() Sent {
 	switch {
 	case a.State == NotSent:
 		return SentNo
-	case a.State == Pending || a.State == TimedOut || a.ResponseCode == "":
-		return SentUnknown
+	case a.State == Pending || a.State == TimedOut || a.State == Reversed:
+		return SentUnknown // a reversal undoes what may never have arrived
 	}
 	return SentYes
 }

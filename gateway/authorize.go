@@ -40,10 +40,15 @@ func (g *Gateway) Authorize(ctx context.Context, call AuthorizeCall) (Answer, er
 		return Answer{}, Errorf(CodeKeyMalformed, nil, "a key must not hold a card number")
 	}
 	l, err := g.linkFor(call.Request.Link)
-	if err != nil {
-		return Answer{}, err
+	if err != nil { // the link may have been there when the first request came
+		return g.repeatOr(ctx, call, call.Request.digest(g.vault.digestKey, call.Tenant, endpointAuthorizations, nil), err)
 	}
 	digest := call.Request.digest(g.vault.digestKey, call.Tenant, endpointAuthorizations, l.stored)
+	if g.recent.seen(call.Tenant, call.IdempotencyKey) {
+		if answer, err := g.repeatOr(ctx, call, digest, errNoClaim); !errors.Is(err, errNoClaim) {
+			return answer, err
+		}
+	}
 	if err := g.admit(l); err != nil {
 		return g.repeatOr(ctx, call, digest, err)
 	}
@@ -59,6 +64,10 @@ func (g *Gateway) Authorize(ctx context.Context, call AuthorizeCall) (Answer, er
 	return g.await(ctx, call, digest, f)
 }
 
+// errNoClaim means that a key seen lately holds no claim yet, or that the database did not say: the way of a first request
+// decides.
+var errNoClaim = errors.New("no claim")
+
 // flight is one authorisation on its way through this process.
 type flight struct {
 	link          *cardLink
@@ -66,13 +75,15 @@ type flight struct {
 	step          *recordStep
 	body          []byte // the encoded 0100
 	partial       bool   // the client takes a partial approval
+	entered       time.Time
 	sendBefore    time.Time
 	deadline      time.Time
 
-	done   chan struct{} // closed when the following are set
-	lost   bool          // the claim belongs to someone else
-	answer Answer
-	err    error
+	done    chan struct{} // closed when the following are set
+	lost    bool          // the claim belongs to someone else
+	refused bool          // certainly not recorded; err says why
+	answer  Answer
+	err     error
 }
 
 // prepare allocates STAN and RRN and packs the message: all that can fail without a trace comes before the claim.
@@ -108,7 +119,7 @@ func (g *Gateway) prepare(ctx context.Context, l *cardLink, call AuthorizeCall, 
 		link: l, authorization: a, body: body, partial: req.PartialApproval,
 		step: &recordStep{authorization: a, endpoint: endpointAuthorizations, idempotencyKey: call.IdempotencyKey, digest: digest,
 			request: g.vault.journal(message, messageRequest, now)},
-		sendBefore: entered.Add(l.config.SendWithin.Std()), deadline: entered.Add(l.config.AnswerWithin.Std()),
+		entered: entered, sendBefore: entered.Add(l.config.SendWithin.Std()), deadline: entered.Add(l.config.AnswerWithin.Std()),
 		done: make(chan struct{}),
 	}, nil
 }
@@ -117,11 +128,7 @@ func (g *Gateway) prepare(ctx context.Context, l *cardLink, call AuthorizeCall, 
 func (g *Gateway) run(f *flight) {
 	defer close(f.done)
 	defer clear(f.body) // track, PIN block and ICC data live no longer than the exchange
-	if err := g.record(f); err != nil {
-		f.err = err
-		return
-	}
-	if f.lost {
+	if f.err = g.record(f); f.err != nil || f.lost {
 		return
 	}
 	g.flights.add(f)
@@ -132,7 +139,11 @@ func (g *Gateway) run(f *flight) {
 		f.err = Errorf(CodeInternalAfterRecorded, err, "")
 		return
 	}
-	f.answer, f.err = g.settle(step)
+	f.answer, f.err = g.settle(f, step)
+	if f.err != nil && response != nil {
+		// The decision may not stand. What the scheme said must not be lost with it.
+		g.takeUnmatched(link.Unmatched{Link: f.link.name, ReceivedAt: time.Now(), Kind: link.Late, Body: bytes.Clone(response)})
+	}
 }
 
 // record commits the intent. Afterwards f.lost tells whether another request holds the key or the reference.
@@ -142,6 +153,7 @@ func (g *Gateway) record(f *flight) error {
 	err := g.committer.Do(ctx, f.step)
 	switch {
 	case errors.Is(err, commit.ErrNotTaken), errors.Is(err, commit.ErrUnavailable), errors.Is(err, commit.ErrConflict):
+		f.refused = true
 		return beforeRecord(err)
 	case errors.Is(err, commit.ErrUnknown):
 		return Errorf(CodeOutcomeUnknown, err, "the database did not confirm the record")
@@ -172,10 +184,15 @@ func (g *Gateway) loseOrOwn(f *flight) error {
 	return nil
 }
 
-// settle commits the decision and gives its stored answer; when someone else decided first, theirs.
-func (g *Gateway) settle(step *decideStep) (Answer, error) {
+// settle commits the decision and gives its stored answer; when someone else decided first, theirs. While the database is
+// away it tries again for as long as no sweep gives the authorisation up.
+func (g *Gateway) settle(f *flight, step *decideStep) (Answer, error) {
 	a := step.authorization
 	err := g.committer.Do(context.Background(), step)
+	for mayBeWrittenLater(err) && time.Until(f.deadline) > -sweepGrace {
+		time.Sleep(settleRetry)
+		err = g.committer.Do(context.Background(), step)
+	}
 	if err != nil {
 		g.log.Error("decision not committed", zap.Stringer("authorization_id", a.ID), zap.String("state", string(a.State)), zap.Error(err))
 		return Answer{}, &Error{Code: CodeOutcomeUnknown, Detail: "the database did not confirm the decision", Resource: a.Path(), cause: err}
@@ -184,7 +201,7 @@ func (g *Gateway) settle(step *decideStep) (Answer, error) {
 		g.reportLedgerHit(a.ID)
 	}
 	if step.late {
-		g.metrics.late.WithLabelValues(a.Link).Inc()
+		g.noteLostAnswer(f.link, step)
 	}
 	if !step.won {
 		return g.answerOf(a.ID)
@@ -193,12 +210,21 @@ func (g *Gateway) settle(step *decideStep) (Answer, error) {
 	return Answer{Status: step.answerStatus, Body: step.answerBody, Resource: a.Path()}, nil
 }
 
+// settleRetry is the pause before a decision that was certainly not committed is tried again.
+const settleRetry = 100 * time.Millisecond
+
+// errUndecided means that an authorisation is pending, so that it has no answer yet.
+var errUndecided = errors.New("authorization is pending")
+
 // answerOf reads the stored answer of a decided authorisation.
 func (g *Gateway) answerOf(id uuid.UUID) (Answer, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), readTimeout)
 	defer cancel()
 	stored, decided, err := selectAnswer(ctx, g.db, id)
-	if err != nil || !decided {
+	if err == nil && !decided {
+		err = errUndecided
+	}
+	if err != nil {
 		return Answer{}, &Error{Code: CodeOutcomeUnknown, Detail: "the database did not give the answer", Resource: AuthorizationPath(id), cause: err}
 	}
 	if stored.body == nil {
@@ -211,29 +237,47 @@ func (g *Gateway) answerOf(id uuid.UUID) (Answer, error) {
 func (g *Gateway) await(ctx context.Context, call AuthorizeCall, digest []byte, f *flight) (Answer, error) {
 	patience, stop := patience(call.Wait)
 	defer stop()
+	limit := time.NewTimer(time.Until(f.deadline) + awaitGrace)
+	defer limit.Stop()
 	select {
 	case <-f.done:
+		return g.landed(ctx, call, digest, f)
 	case <-patience:
-		return g.provisional(ctx, call, digest, f)
+		return g.provisional(ctx, call, digest, f, limit.C)
+	case <-limit.C:
+		return Answer{}, errUnconfirmed(f)
 	case <-ctx.Done():
 		return Answer{}, &Error{Code: CodeOutcomeUnknown, Detail: "the caller left before the answer", cause: ctx.Err()}
 	}
-	if f.lost {
+}
+
+// awaitGrace is how long past the scheme's deadline a caller waits for the database to confirm the decision.
+const awaitGrace = 2 * time.Second
+
+func errUnconfirmed(f *flight) error {
+	return &Error{Code: CodeOutcomeUnknown, Detail: "the database has not confirmed the decision yet", Resource: f.authorization.Path()}
+}
+
+// landed is the answer of a flight that is over. One that was certainly not recorded may still repeat an earlier request.
+func (g *Gateway) landed(ctx context.Context, call AuthorizeCall, digest []byte, f *flight) (Answer, error) {
+	switch {
+	case f.lost:
 		return g.repeat(ctx, call, digest)
+	case f.refused:
+		return g.repeatOr(ctx, call, digest, f.err)
 	}
 	return f.answer, f.err
 }
 
 // provisional is the 202 of an authorisation that is still running. One that is not recorded yet has nothing to show, and
 // recording is quick, so that much is waited for.
-func (g *Gateway) provisional(ctx context.Context, call AuthorizeCall, digest []byte, f *flight) (Answer, error) {
+func (g *Gateway) provisional(ctx context.Context, call AuthorizeCall, digest []byte, f *flight, limit <-chan time.Time) (Answer, error) {
 	for !g.flights.has(f.authorization.ID) {
 		select {
 		case <-f.done:
-			if f.lost {
-				return g.repeat(ctx, call, digest)
-			}
-			return f.answer, f.err
+			return g.landed(ctx, call, digest, f)
+		case <-limit:
+			return Answer{}, errUnconfirmed(f)
 		case <-ctx.Done():
 			return Answer{}, &Error{Code: CodeOutcomeUnknown, Detail: "the caller left before the answer", cause: ctx.Err()}
 		case <-time.After(provisionalPoll):
@@ -267,7 +311,9 @@ func (g *Gateway) repeatOr(ctx context.Context, call AuthorizeCall, digest []byt
 
 // repeat answers a call whose key or reference is taken. It sends nothing.
 func (g *Gateway) repeat(ctx context.Context, call AuthorizeCall, digest []byte) (Answer, error) {
-	claim, found, err := selectClaim(ctx, g.db, call.Tenant, endpointAuthorizations, call.IdempotencyKey, call.Request.ClientReference)
+	reading, cancel := context.WithTimeout(ctx, readTimeout)
+	claim, found, err := selectClaim(reading, g.db, call.Tenant, endpointAuthorizations, call.IdempotencyKey, call.Request.ClientReference)
+	cancel()
 	if err != nil || !found {
 		return Answer{}, Errorf(CodeOutcomeUnknown, err, "the database did not say who holds the key")
 	}
@@ -294,34 +340,41 @@ func (g *Gateway) storedOrRunning(ctx context.Context, call AuthorizeCall, id uu
 	patience, stop := patience(call.Wait)
 	defer stop()
 	for {
-		stored, decided, err := selectAnswer(ctx, g.db, id)
-		switch {
-		case err != nil:
-			return Answer{}, &Error{Code: CodeOutcomeUnknown, Detail: "the database did not give the answer", Resource: AuthorizationPath(id), cause: err}
-		case decided && stored.body == nil:
-			return Answer{}, &Error{Code: CodeAnswerExpired, Resource: AuthorizationPath(id)}
-		case decided:
-			return Answer{Status: stored.status, Body: stored.body, Resource: AuthorizationPath(id)}, nil
+		answer, err := g.answerOf(id)
+		if !errors.Is(err, errUndecided) {
+			return answer, err
 		}
 		if call.Wait == nil {
 			return Answer{}, g.running(ctx, call.Tenant, id)
 		}
+		done := g.flights.done(id)
+		poll := time.NewTimer(runningPoll) // another daemon may run it
 		select {
-		case <-g.flights.done(id):
-		case <-time.After(runningPoll):
+		case <-done:
+		case <-poll.C:
 		case <-patience:
-			a, err := selectAuthorization(ctx, g.db, call.Tenant, id)
-			if err != nil || a == nil {
-				return Answer{}, &Error{Code: CodeOutcomeUnknown, Resource: AuthorizationPath(id), cause: err}
-			}
-			if a.State != Pending {
-				continue // decided between the two reads
-			}
-			return Answer{Status: Pending.answerStatus(), Body: a.JSON(), Resource: a.Path()}, nil
+			poll.Stop()
+			return g.presentOf(ctx, call.Tenant, id)
 		case <-ctx.Done():
+			poll.Stop()
 			return Answer{}, &Error{Code: CodeOutcomeUnknown, Detail: "the caller left before the answer", cause: ctx.Err()}
 		}
+		poll.Stop()
 	}
+}
+
+// presentOf is the 202 of an authorisation that is pending, or its stored answer when it was decided a moment ago.
+func (g *Gateway) presentOf(ctx context.Context, tenant string, id uuid.UUID) (Answer, error) {
+	ctx, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
+	a, err := selectAuthorization(ctx, g.db, tenant, id)
+	if err != nil || a == nil {
+		return Answer{}, &Error{Code: CodeOutcomeUnknown, Resource: AuthorizationPath(id), cause: err}
+	}
+	if a.State != Pending {
+		return g.answerOf(id)
+	}
+	return Answer{Status: Pending.answerStatus(), Body: a.JSON(), Resource: a.Path()}, nil
 }
 
 // runningPoll is how often a waiting repeat looks at an authorisation that another daemon is running.
@@ -331,6 +384,8 @@ const runningPoll = 100 * time.Millisecond
 func (g *Gateway) running(ctx context.Context, tenant string, id uuid.UUID) error {
 	g.metrics.repeats.WithLabelValues("in_progress").Inc()
 	seconds := 1
+	ctx, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
 	if a, err := selectAuthorization(ctx, g.db, tenant, id); err == nil && a != nil {
 		seconds = max(1, int(time.Until(a.DeadlineAt).Seconds()+1))
 	}

@@ -129,6 +129,10 @@ func (l *cardLink) setFurther(o *outgoing, req *AuthorizationRequest) {
 			continue
 		}
 		field, e := "elements."+number, iso8583.Element(n)
+		if l.stored[number] && req.holdsPAN(req.Elements[number]) {
+			o.faults = append(o.faults, FieldFault{field, ruleNoPAN + ", since this link stores it"})
+			continue
+		}
 		if l.spec.IsBinary(e) {
 			value, err := hex.DecodeString(req.Elements[number])
 			if err != nil {

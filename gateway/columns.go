@@ -43,3 +43,11 @@ func pgInt8OrNull(n *int64) pgtype.Int8 {
 
 // pgTime stores the zero time as NULL.
 func pgTime(t time.Time) pgtype.Timestamptz { return pgtype.Timestamptz{Time: t, Valid: !t.IsZero()} }
+
+// planByKey keeps the plans of the set-based statements in shape, whatever the statistics say. A plan made while a table was
+// small must not scan it when it has grown. And since a batch joins its own rows, of which the planner expects one, it must not
+// loop over them: that is quadratic in the batch. Rows of tables are found by the keys that the statements name in arrays.
+func planByKey(parameters map[string]string) {
+	parameters["enable_seqscan"] = "off"
+	parameters["enable_nestloop"] = "off"
+}

@@ -50,7 +50,7 @@ type LinkConfig struct {
 	TimeZone           string                           `yaml:"time_zone"`            // of DE 12 and 13
 	Types              map[AuthorizationType]TypeConfig `yaml:"types"`                // what this scheme takes
 	STANUniqueWithin   configs.Duration                 `yaml:"stan_unique_within"`   // a STAN is not used twice within it
-	ReferenceUniqueFor configs.Duration                 `yaml:"reference_unique_for"` // how long the scheme wants an RRN to be unique
+	ReferenceUniqueFor configs.Duration                 `yaml:"reference_unique_for"` // how long the scheme wants an RRN to be unique; the layout and a unique index keep ten years
 	StoredElements     []iso8583.Element                `yaml:"stored_elements"`      // of `elements`, those that may be stored and repeated in a reversal
 	Silence            *reversal.Policy                 `yaml:"silence"`
 }
@@ -152,8 +152,8 @@ func (c LinkConfig) Validate(path string, f *configs.Faults) {
 	}
 	c.validateTypes(path, f)
 	for i, e := range c.StoredElements {
-		if e < 2 || e > 128 || ownedElements[e] || e == 36 || e == 45 || e == 65 {
-			f.Add(fmt.Sprintf("%s.stored_elements.%d", path, i), "an element from 2 to 128 that is neither the gateway's own nor track data", e)
+		if e < 2 || e > 128 || ownedElements[e] || unstorable[e] || e == 65 {
+			f.Add(fmt.Sprintf("%s.stored_elements.%d", path, i), "an element from 2 to 128 that is neither the gateway's own nor card data (34, 36, 45, 53)", e)
 		}
 	}
 	if c.Silence == nil {
@@ -183,5 +183,8 @@ func (c LinkConfig) validateTypes(path string, f *configs.Faults) {
 		}
 	}
 }
+
+// unstorable are elements that hold card or sensitive authentication data by their definition.
+var unstorable = map[iso8583.Element]bool{34: true, 36: true, 45: true, 53: true}
 
 var sixDigits = digits("6")

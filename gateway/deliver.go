@@ -30,6 +30,9 @@ func (g *Gateway) worker(l *cardLink) *reversal.Worker {
 func (g *Gateway) claimDuties(ctx context.Context, l *cardLink, limit int) (duties []reversal.Duty, err error) {
 	now := g.now()
 	until := now.Add(l.config.Silence.AnswerWithin.Std() + reversal.ClaimMargin)
+	// A claim that was begun is brought to its end: a cancelled COMMIT would count an attempt that is never made.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), readTimeout)
+	defer cancel()
 	err = pgx.BeginFunc(ctx, g.db, func(tx pgx.Tx) error {
 		if duties, err = reversal.Claim(ctx, tx, l.name, g.epoch, now, until, limit); err != nil || len(duties) == 0 {
 			return err
@@ -86,15 +89,18 @@ func (g *Gateway) attempt(ctx context.Context, l *cardLink, duty reversal.Duty) 
 	step := &resolveStep{duty: duty}
 	defer clear(duty.Body)
 	if duty.Body == nil {
-		now := g.now()
-		step.outcome, step.at, step.nextAt = reversal.AttemptUnsent, now, now.Add(l.config.Silence.MaxGap.Std())
-		step.attention, step.exception, step.detail = true, exceptionUnbuildable, "the stored record does not give a message; see the log"
+		step.at = g.now()
+		step.unbuildable(l.config.Silence, "the stored record does not give a message; see the log")
 		return step
 	}
 	deadline := time.Now().Add(l.config.Silence.AnswerWithin.Std())
 	response, err := l.line.Exchange(ctx, link.Call{Body: duty.Body, SendBefore: deadline, Deadline: deadline})
 	step.at = g.now()
 	switch {
+	case link.NotSent(err) && notSentReason(err) == reasonNotBegun:
+		// Not the state of the line but the message itself: the next try would end alike.
+		g.log.Error("reversal cannot be sent", zap.Stringer("reversal_id", duty.ID), zap.Error(err))
+		step.unbuildable(l.config.Silence, "the link cannot send this message; see the log")
 	case link.NotSent(err):
 		step.outcome, step.nextAt = reversal.AttemptUnsent, step.at.Add(unsentPause)
 	case err != nil:
@@ -105,8 +111,14 @@ func (g *Gateway) attempt(ctx context.Context, l *cardLink, duty reversal.Duty) 
 	return step
 }
 
+// unbuildable is an attempt of which nothing can leave until a person has seen to it; it is looked at again from time to time.
+func (s *resolveStep) unbuildable(policy *reversal.Policy, detail string) {
+	s.outcome, s.nextAt = reversal.AttemptUnsent, s.at.Add(policy.MaxGap.Std())
+	s.attention, s.exception, s.detail = true, exceptionUnbuildable, detail
+}
+
 // unsentPause is how long a duty rests when the link could not take it after all.
-const unsentPause = 200 * time.Millisecond
+const unsentPause = time.Second
 
 // silent is an attempt without a usable answer: counted, repeated later, and a person's matter past the threshold.
 func (s *resolveStep) silent(policy *reversal.Policy) {

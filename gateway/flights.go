@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"sync"
+	"time"
 
 	"github.com/google/uuid"
 )
@@ -42,6 +43,17 @@ func (fs *flights) done(id uuid.UUID) <-chan struct{} {
 		return f.done
 	}
 	return nil
+}
+
+// oldestSeconds is the age of the oldest flight, 0 when there is none.
+func (fs *flights) oldestSeconds() float64 {
+	fs.mu.Lock()
+	defer fs.mu.Unlock()
+	oldest := 0.0
+	for _, f := range fs.byID {
+		oldest = max(oldest, time.Since(f.entered).Seconds())
+	}
+	return oldest
 }
 
 // admission counts what is in flight against a limit, and lets shutdown wait for it to drain.

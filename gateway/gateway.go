@@ -44,8 +44,11 @@ type Gateway struct {
 	linkNames []string
 	epoch     int64
 
+	formerStart time.Time // see beginEpoch
+
 	inFlight  admission
 	flights   flights
+	recent    *recentKeys
 	unmatched chan link.Unmatched
 	ready     chan struct{} // closed once recovery is done and requests are taken
 
@@ -75,14 +78,13 @@ func New(config Config, db *pgxpool.Pool, reg prometheus.Registerer, log *zap.Lo
 	g := &Gateway{
 		config: config, db: db, log: log, vault: vault, accounts: ledger.NewAccounts(db), ledger: ledger.NewMetrics(reg),
 		links: make(map[string]*cardLink, len(config.Links)), linkNames: slices.Sorted(maps.Keys(config.Links)),
-		unmatched: make(chan link.Unmatched, maxUnmatched), ready: make(chan struct{}), cut: make(chan struct{}),
+		unmatched: make(chan link.Unmatched, maxUnmatched), ready: make(chan struct{}), cut: make(chan struct{}), recent: newRecentKeys(),
 	}
 	g.inFlight.limit, g.inFlight.drained = config.MaxInFlight, make(chan struct{})
-	g.metrics = newMetrics(reg, func() float64 { return float64(g.inFlight.count()) })
+	g.metrics = newMetrics(reg, func() float64 { return float64(g.inFlight.count()) }, g.flights.oldestSeconds)
 	g.sealer = &ledger.Sealer{Pool: db, Interval: sealInterval, Log: log, Metrics: g.ledger}
 	connection := db.Config().ConnConfig
-	// A plan made while a table was small must not scan it when it has grown: every row is found by its key.
-	connection.RuntimeParams["enable_seqscan"] = "off"
+	planByKey(connection.RuntimeParams)
 	limits := commit.DefaultConfig()
 	limits.Connections, limits.MaxBatch, limits.MaxQueued = config.Commit.Connections, config.Commit.MaxBatch, config.Commit.MaxQueued
 	if g.committer, err = commit.New(limits, connection, log, commit.NewMetrics(reg)); err != nil {
@@ -125,6 +127,8 @@ func (g *Gateway) newCardLink(name string, config LinkConfig, linkMetrics *link.
 // first, then what is in flight (until drain_timeout), then the links, which completes what still waits as unknown, then the
 // workers, and the committer last.
 func (g *Gateway) Run(ctx context.Context) error {
+	ctx, supersede := context.WithCancelCause(ctx)
+	defer supersede(nil)
 	if err := g.recover(ctx); err != nil {
 		return err
 	}
@@ -133,7 +137,7 @@ func (g *Gateway) Run(ctx context.Context) error {
 	for range unmatchedWriters {
 		notes.Go(func() { g.keepUnmatched(ctx) })
 	}
-	workers := g.start(g.sweep, g.watchBacklog, g.sealer.Run)
+	workers := g.start(g.sweep, g.watchBacklog, g.sealer.Run, func(ctx context.Context) error { return g.watchEpoch(ctx, supersede) })
 	recovered := g.recoverOrphans(ctx)
 	lines := g.start()
 	if recovered == nil {
@@ -153,13 +157,21 @@ func (g *Gateway) Run(ctx context.Context) error {
 		g.log.Warn("drain timeout over", zap.Int("in_flight", g.inFlight.count()))
 	}
 	workers.cancel() // no reversal is begun any more; those on the wire end with their deadlines or their line
-	err := errors.Join(recovered, lines.stop(), workers.stop())
+	err := errors.Join(recovered, superseded(ctx), lines.stop(), workers.stop())
 	<-drained
 	close(g.unmatched)
 	notes.Wait()
 	end, cancel := context.WithTimeout(context.Background(), readTimeout)
 	defer cancel()
 	return errors.Join(err, committer.stop(), endEpoch(end, g.db, g.epoch, g.now()))
+}
+
+// superseded is the error of a daemon that ended because another one began under its name.
+func superseded(ctx context.Context) error {
+	if cause := context.Cause(ctx); errors.Is(cause, errSuperseded) {
+		return cause
+	}
+	return nil
 }
 
 // Cut ends the wait of a shutdown for what is in flight, as the end of drain_timeout does.
@@ -218,8 +230,11 @@ func (g *Gateway) admit(l *cardLink) error {
 	default:
 		return refuse(CodeShuttingDown)
 	}
-	if l.line.State() != link.SignedOn {
+	switch status := l.line.Status(); {
+	case !status.SignedOn:
 		return refuse(CodeLinkUnavailable)
+	case status.Pending >= l.config.MaxPending:
+		return refuse(CodeOverloaded)
 	}
 	switch ok, full := g.inFlight.take(); {
 	case full:

@@ -126,6 +126,9 @@ func silenceReason(err error) reversal.Reason {
 	return reversal.Timeout
 }
 
+// reasonNotBegun stands for whatever the link refuses because of the message itself.
+const reasonNotBegun = "write_not_begun"
+
 // notSentReason is the word in the row for why no write was begun.
 func notSentReason(err error) string {
 	for reason, known := range map[string]error{
@@ -136,7 +139,7 @@ func notSentReason(err error) string {
 			return reason
 		}
 	}
-	return "write_not_begun"
+	return reasonNotBegun
 }
 
 // malformedRow is the journal's row of a message that cannot be read: nothing of it is kept but why.

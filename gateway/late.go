@@ -3,6 +3,7 @@ package gateway
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/google/uuid"
@@ -60,6 +61,9 @@ const unmatchedRetry = 200 * time.Millisecond
 
 // mayBeWrittenLater tells that a message is certainly not written down yet, and that this is not its own fault.
 func mayBeWrittenLater(err error) bool {
+	if err == nil {
+		return false
+	}
 	if errors.Is(err, commit.ErrUnavailable) || errors.Is(err, commit.ErrConflict) {
 		return true
 	}
@@ -121,6 +125,9 @@ func (g *Gateway) originalOf(ctx context.Context, linkName string, m *iso8583.Me
 	dateTime := m.Get(iso8583.TransmissionDateTime)
 	switch m.MTI().Class() {
 	case iso8583.MTIAuthorizationRequest.Class():
+		if !slices.Contains(g.links[linkName].config.Correlation, iso8583.TransmissionDateTime) {
+			dateTime = "" // a host that rewrites it
+		}
 	case iso8583.MTIReversalAdvice.Class():
 		dateTime = ""
 	default:
@@ -170,6 +177,21 @@ func (g *Gateway) noteLate(l *cardLink, step *noteStep, original *Authorization,
 	}
 }
 
+// noteLostAnswer is for an answer that came in time and lost to a giving-up of somebody else. The statement has journaled it as
+// late; here it is held against what became of the reversal meanwhile.
+func (g *Gateway) noteLostAnswer(l *cardLink, step *decideStep) {
+	g.metrics.late.WithLabelValues(l.name).Inc()
+	ctx, cancel := context.WithTimeout(context.Background(), readTimeout)
+	defer cancel()
+	original, err := selectAuthorization(ctx, g.db, step.authorization.Tenant, step.authorization.ID)
+	if err == nil && original != nil && l.closedWithoutEffect(original) && l.approves(step.message().responseCode) {
+		err = insertException(ctx, g.db, exceptionContradiction, original, "approved after its reversal was closed with nothing to undo", g.now())
+	}
+	if err != nil {
+		g.log.Error("lost answer not examined", zap.Stringer("authorization_id", step.authorization.ID), zap.Error(err))
+	}
+}
+
 // closedWithoutEffect tells whether the reversal was closed by an answer that says that the peer held nothing of the original.
 func (l *cardLink) closedWithoutEffect(a *Authorization) bool {
 	return a.Reversal != nil && a.Reversal.State == string(reversal.Acknowledged) && l.spec.ReversalAction(a.Reversal.ResponseCode) == iso8583.NothingToUndo
@@ -183,8 +205,9 @@ func (l *cardLink) approves(code string) bool {
 
 // closeByLateAcknowledgement closes an open reversal by its own response that came after the attempt's deadline.
 func (g *Gateway) closeByLateAcknowledgement(ctx context.Context, l *cardLink, original *Authorization, m *iso8583.Message, row journalRow) (bool, error) {
-	if m.MTI() != iso8583.MTIReversalAdvice.Response() || original.Reversal == nil || original.Reversal.State == string(reversal.Acknowledged) {
-		return false, nil
+	if m.MTI() != iso8583.MTIReversalAdvice.Response() || original.Reversal == nil ||
+		original.Reversal.State == string(reversal.Acknowledged) || original.Reversal.Attempts == 0 {
+		return false, nil // there is nothing this could be the response of
 	}
 	code := m.Get(iso8583.ResponseCode)
 	switch l.spec.ReversalAction(code) {

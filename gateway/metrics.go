@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"slices"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -21,9 +22,10 @@ type metrics struct {
 	reversalsOpen        *prometheus.GaugeVec
 	reversalOldest       *prometheus.GaugeVec
 	inFlight             prometheus.GaugeFunc
+	oldestInFlight       prometheus.GaugeFunc
 }
 
-func newMetrics(reg prometheus.Registerer, inFlight func() float64) *metrics {
+func newMetrics(reg prometheus.Registerer, inFlight, oldestSeconds func() float64) *metrics {
 	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
 		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: "schemegate_" + name, Help: help}, labels)
 	}
@@ -42,17 +44,28 @@ func newMetrics(reg prometheus.Registerer, inFlight func() float64) *metrics {
 			Help: "Age of the oldest reversal not acknowledged; 0 when there is none."}, []string{"link"}),
 		inFlight: prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "schemegate_authorizations_in_flight",
 			Help: "Authorisations this process is running."}, inFlight),
+		oldestInFlight: prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "schemegate_authorization_oldest_in_progress_seconds",
+			Help: "Age of the oldest authorisation this process is running; 0 when there is none."}, oldestSeconds),
 	}
 	reg.MustRegister(m.recorded, m.decided, m.authorizationSeconds, m.repeats, m.refused, m.late, m.unmatchedDropped,
-		m.reversalAttempts, m.reversalsOpen, m.reversalOldest, m.inFlight)
+		m.reversalAttempts, m.reversalsOpen, m.reversalOldest, m.inFlight, m.oldestInFlight)
 	for _, reason := range []string{"replayed", "key_reuse", "duplicate_reference", "in_progress"} {
 		m.repeats.WithLabelValues(reason)
 	}
 	return m
 }
 
-// setBacklog shows every link and state, the empty ones as 0.
-func (m *metrics) setBacklog(backlog []reversal.Backlog, links []string, now time.Time) {
+// setBacklog shows every link and state, the empty ones as 0; links that are not configured here are shown while they have open
+// duties.
+func (m *metrics) setBacklog(backlog []reversal.Backlog, configured []string, now time.Time) {
+	links := slices.Clone(configured)
+	for _, b := range backlog {
+		if !slices.Contains(links, b.Link) {
+			links = append(links, b.Link)
+		}
+	}
+	m.reversalsOpen.Reset()
+	m.reversalOldest.Reset()
 	for _, name := range links {
 		oldest := 0.0
 		count := map[reversal.State]int64{}

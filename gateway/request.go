@@ -364,11 +364,18 @@ func (r *AuthorizationRequest) validateCard(check func(string, bool, string), op
 	optional("card.sequence_number", r.Card.SequenceNumber, threeDigits, "3 digits (DE 23)")
 	optional("card.track2", string(r.Card.Track2), track2Text, "PAN, separator = or D, at most 37 characters (DE 35)")
 	check("card.track2", len(r.Card.Track2) <= 37, "at most 37 characters (DE 35)")
+	check("card.track2", r.Card.Track2 == "" || r.track2Matches(), "must begin with card.pan and a separator: a reversal names the card by its PAN")
 	optional("card.pin_block", string(r.Card.PINBlock), pinBlockHex, "16 hexadecimal digits (DE 52)")
 	if r.Card.ICC != "" {
 		_, err := decodeICC(string(r.Card.ICC))
 		check("card.icc", err == nil, "hexadecimal or base64 BER-TLV, at most 255 bytes (DE 55)")
 	}
+}
+
+// track2Matches tells whether the track is the card's own.
+func (r *AuthorizationRequest) track2Matches() bool {
+	rest, ok := strings.CutPrefix(string(r.Card.Track2), r.Card.PAN.Reveal())
+	return ok && rest != "" && (rest[0] == '=' || rest[0] == 'D')
 }
 
 func (r *AuthorizationRequest) validateElements() []FieldFault {

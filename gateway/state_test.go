@@ -53,7 +53,7 @@ func TestWhatAStateMeans(t *testing.T) {
 		NotSent:  "failed new_key no 503",
 		TimedOut: "unknown never unknown 201",
 		Captured: "succeeded never yes 201",
-		Reversed: "failed new_key yes 201",
+		Reversed: "failed new_key unknown 201",
 		Expired:  "failed new_key yes 201",
 	}
 	for _, state := range allStates {

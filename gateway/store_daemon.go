@@ -8,22 +8,46 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// beginEpoch ends the epochs of this instance's former lives and begins a new one.
-func beginEpoch(ctx context.Context, tx pgx.Tx, instance string, now time.Time) (epoch int64, ended []int64, err error) {
-	rows, err := tx.Query(ctx, `UPDATE daemon SET ended_at = @now WHERE instance = @instance AND ended_at IS NULL RETURNING epoch`,
-		pgx.NamedArgs{"instance": instance, "now": now})
+// beginEpoch ends the epochs of this instance's former lives and begins a new one. formerStart is when the earliest of those began
+// whose clock was last seen behind the sweep's mark: what it recorded may lie before the mark. It is zero when there was none.
+func beginEpoch(ctx context.Context, tx pgx.Tx, instance string, now time.Time) (epoch int64, ended []int64, formerStart time.Time, err error) {
+	rows, err := tx.Query(ctx, `UPDATE daemon SET ended_at = @now WHERE instance = @instance AND ended_at IS NULL RETURNING epoch, started_at,
+		seen_at < coalesce((SELECT through_at FROM sweep_mark WHERE name = @mark), '-infinity')`,
+		pgx.NamedArgs{"instance": instance, "now": now, "mark": authorizationMark})
 	if err != nil {
-		return 0, nil, fmt.Errorf("end former epochs: %w", err)
+		return 0, nil, time.Time{}, fmt.Errorf("end former epochs: %w", err)
 	}
-	if ended, err = pgx.CollectRows(rows, pgx.RowTo[int64]); err != nil {
-		return 0, nil, fmt.Errorf("end former epochs: %w", err)
+	var former int64
+	var started time.Time
+	var behind bool
+	if _, err = pgx.ForEachRow(rows, []any{&former, &started, &behind}, func() error {
+		ended = append(ended, former)
+		if !behind {
+			return nil
+		}
+		if formerStart.IsZero() || started.Before(formerStart) {
+			formerStart = started
+		}
+		return nil
+	}); err != nil {
+		return 0, nil, time.Time{}, fmt.Errorf("end former epochs: %w", err)
 	}
-	err = tx.QueryRow(ctx, `INSERT INTO daemon (instance, started_at) VALUES (@instance, @now) RETURNING epoch`,
+	err = tx.QueryRow(ctx, `INSERT INTO daemon (instance, started_at, seen_at) VALUES (@instance, @now, @now) RETURNING epoch`,
 		pgx.NamedArgs{"instance": instance, "now": now}).Scan(&epoch)
 	if err != nil {
-		return 0, nil, fmt.Errorf("insert epoch: %w", err)
+		return 0, nil, time.Time{}, fmt.Errorf("insert epoch: %w", err)
 	}
-	return epoch, ended, nil
+	return epoch, ended, formerStart, nil
+}
+
+// updateEpochSeen notes the epoch's clock and reports whether somebody has ended the epoch.
+func updateEpochSeen(ctx context.Context, db querier, epoch int64, now time.Time) (ended bool, err error) {
+	err = db.QueryRow(ctx, `UPDATE daemon SET seen_at = @now WHERE epoch = @epoch RETURNING ended_at IS NOT NULL`,
+		pgx.NamedArgs{"epoch": epoch, "now": now}).Scan(&ended)
+	if err != nil {
+		return false, fmt.Errorf("update epoch: %w", err)
+	}
+	return ended, nil
 }
 
 // endEpoch notes an orderly end.

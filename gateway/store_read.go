@@ -144,17 +144,44 @@ func selectByIDs(ctx context.Context, db querier, ids []uuid.UUID) (map[uuid.UUI
 }
 
 // selectOverdue reads pending authorisations past their deadline since the mark, oldest first.
-func selectOverdue(ctx context.Context, db querier, since, before time.Time, limit int) ([]*Authorization, error) {
+func selectOverdue(ctx context.Context, db querier, links []string, since, before time.Time, limit int) ([]*Authorization, error) {
 	return collectAuthorizations(db.Query(ctx, `SELECT `+authorizationColumns+authorizationFrom+
-		`WHERE a.deadline_at >= @since AND a.deadline_at < @before AND a.state = 'pending' ORDER BY a.deadline_at LIMIT @limit`,
-		pgx.NamedArgs{"since": since, "before": before, "limit": limit}))
+		`WHERE a.deadline_at >= @since AND a.deadline_at < @before AND a.state = 'pending' AND a.link = ANY(@links) ORDER BY a.deadline_at LIMIT @limit`,
+		pgx.NamedArgs{"links": links, "since": since, "before": before, "limit": limit}))
 }
 
 // selectOrphaned reads pending authorisations that belong to ended daemons, whatever their deadline.
-func selectOrphaned(ctx context.Context, db querier, since time.Time, epochs []int64, limit int) ([]*Authorization, error) {
+func selectOrphaned(ctx context.Context, db querier, links []string, since time.Time, epochs []int64, limit int) ([]*Authorization, error) {
 	return collectAuthorizations(db.Query(ctx, `SELECT `+authorizationColumns+authorizationFrom+
-		`WHERE a.deadline_at >= @since AND a.owner_epoch = ANY(@epochs) AND a.state = 'pending' ORDER BY a.deadline_at LIMIT @limit`,
-		pgx.NamedArgs{"since": since, "epochs": epochs, "limit": limit}))
+		`WHERE a.deadline_at >= @since AND a.owner_epoch = ANY(@epochs) AND a.state = 'pending' AND a.link = ANY(@links) ORDER BY a.deadline_at LIMIT @limit`,
+		pgx.NamedArgs{"links": links, "since": since, "epochs": epochs, "limit": limit}))
+}
+
+// otherLink is work of a link that is not among the given ones.
+type otherLink struct {
+	link               string
+	pending, reversals int64
+}
+
+// selectOpenOfOtherLinks counts open work of links that are not configured here.
+func selectOpenOfOtherLinks(ctx context.Context, db querier, links []string, since time.Time) ([]otherLink, error) {
+	rows, err := db.Query(ctx, `
+		SELECT link, sum(pending)::int8, sum(reversals)::int8 FROM (
+			SELECT link, count(*) AS pending, 0 AS reversals FROM card_authorization
+			WHERE deadline_at >= @since AND state = 'pending' AND link <> ALL(@links) GROUP BY link
+			UNION ALL
+			SELECT link, 0, count(*) FROM reversal WHERE state <> 'acknowledged' AND link <> ALL(@links) GROUP BY link
+		) o GROUP BY link ORDER BY link`, pgx.NamedArgs{"links": links, "since": since})
+	if err != nil {
+		return nil, fmt.Errorf("select open work of other links: %w", err)
+	}
+	open, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (o otherLink, err error) {
+		return o, row.Scan(&o.link, &o.pending, &o.reversals)
+	})
+	if err != nil {
+		return nil, fmt.Errorf("select open work of other links: %w", err)
+	}
+	return open, nil
 }
 
 // selectOriginal finds the authorisation that an answer off the wire belongs to: by STAN and DE 7, else by RRN.

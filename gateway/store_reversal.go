@@ -13,7 +13,7 @@ import (
 
 // resolveStep writes down what one attempt of a reversal came to: the duty's state and schedule, the authorisation's state,
 // the hold, history, journal line and the exception for a person, in one statement. Of two results of one duty in a batch an
-// acknowledgement decides, else the later attempt; the other's message is kept as a late one.
+// acknowledgement decides, else the later claim; the other's message is kept as a late one.
 type resolveStep struct {
 	duty         reversal.Duty
 	outcome      reversal.Outcome
@@ -38,7 +38,7 @@ func lessResolve(a, b commit.Step) bool {
 
 // The kinds of exception of this path.
 const (
-	exceptionUnacknowledged = "reversal_unacknowledged"
+	exceptionUnacknowledged = reversal.ExceptionUnacknowledged
 	exceptionRefused        = "reversal_refused"
 	exceptionUnbuildable    = "reversal_unbuildable"
 	exceptionContradiction  = "answer_contradicts_decision"
@@ -47,11 +47,12 @@ const (
 var resolveSQL = `
 WITH u AS (
 	SELECT * FROM unnest($1::uuid[], $2::uuid[], $3::int4[], $4::text[], $5::text[], $6::timestamptz[], $7::timestamptz[], $8::bool[],
-		$9::uuid[], $10::text[], $11::text[], $12::uuid[], $13::text[], $14::text[], $15::bytea[], $17::text[])
+		$9::uuid[], $10::text[], $11::text[], $12::uuid[], $13::text[], $14::text[], $15::bytea[], $17::text[],
+		$18::timestamptz[])
 	WITH ORDINALITY AS u(id, authorization_id, attempt, outcome, response_code, next_at, at, attention,
-		exception_id, exception_kind, detail, message_id, message_mti, image, message_digest, message_kind, ordinal)
+		exception_id, exception_kind, detail, message_id, message_mti, image, message_digest, message_kind, claimed_until, ordinal)
 ), first AS (
-	SELECT DISTINCT ON (id) * FROM u ORDER BY id, outcome <> 'acknowledged', attempt DESC, ordinal
+	SELECT DISTINCT ON (id) * FROM u ORDER BY id, outcome <> 'acknowledged', attempt DESC, claimed_until DESC NULLS LAST, ordinal
 ), resolved AS (
 	` + reversal.ResolveFrom("first", "$1::uuid[]") + `
 ), history AS (
@@ -90,7 +91,7 @@ WITH u AS (
 	SELECT opened_at, tenant, 'reversal.needs_attention', subject_id, kind FROM opened
 ), closed AS (
 	UPDATE exception e SET closed_at = r.at FROM resolved r
-	WHERE r.state = 'acknowledged' AND e.subject_id = r.id AND e.closed_at IS NULL AND e.kind = ANY($16::text[])
+	WHERE r.state = 'acknowledged' AND e.subject_id = ANY($1::uuid[]) AND e.subject_id = r.id AND e.closed_at IS NULL AND e.kind = ANY($16::text[])
 )
 SELECT first.ordinal, resolved.state, reversed.id IS NOT NULL AND posted.intent IS NULL
 FROM resolved JOIN first ON first.id = resolved.id LEFT JOIN reversed ON reversed.id = resolved.authorization_id LEFT JOIN posted ON posted.intent = reversed.id`
@@ -119,6 +120,7 @@ func queueResolutions(batch *pgx.Batch, steps []commit.Step) {
 		column(steps, func(s *resolveStep) []byte { return s.message().digest }),
 		kinds,
 		column(steps, func(s *resolveStep) pgtype.Text { return pgTextOrNull(s.message().kind) }),
+		column(steps, func(s *resolveStep) pgtype.Timestamptz { return pgTime(s.duty.NextAt) }),
 	).Query(func(rows pgx.Rows) error {
 		var ordinal int64
 		var state reversal.State

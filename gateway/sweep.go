@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -23,6 +24,8 @@ const (
 	sweepReach = time.Hour
 	// fenceKept is how long the fence rows of resolved commits stay, for whoever looks into one.
 	fenceKept = 7 * 24 * time.Hour
+	// epochInterval is how often a daemon notes its clock and looks whether another one has taken its name.
+	epochInterval = 2 * time.Second
 	// backlogInterval is how often open duties are counted for the metrics.
 	backlogInterval = 5 * time.Second
 	// authorizationMark names the sweep's mark.
@@ -35,7 +38,7 @@ func (g *Gateway) recover(ctx context.Context) error {
 	now := g.now()
 	var ended []int64
 	err := pgx.BeginFunc(ctx, g.db, func(tx pgx.Tx) (err error) {
-		if g.epoch, ended, err = beginEpoch(ctx, tx, g.config.Instance, now); err != nil {
+		if g.epoch, ended, g.formerStart, err = beginEpoch(ctx, tx, g.config.Instance, now); err != nil {
 			return err
 		}
 		return reversal.ReleaseClaims(ctx, tx, ended, now)
@@ -53,13 +56,16 @@ func (g *Gateway) recoverOrphans(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	since, err := selectMark(ctx, g.db, authorizationMark)
+	since, err := g.sweepFrom(ctx, g.now())
 	if err != nil {
 		return err
 	}
+	if !g.formerStart.IsZero() && g.formerStart.Before(since) {
+		since = g.formerStart
+	}
 	total := 0
 	for {
-		open, err := selectOrphaned(ctx, g.db, since, ended, sweepLimit)
+		open, err := selectOrphaned(ctx, g.db, g.linkNames, since, ended, sweepLimit)
 		if err != nil {
 			return err
 		}
@@ -71,6 +77,9 @@ func (g *Gateway) recoverOrphans(ctx context.Context) error {
 		if len(open) < sweepLimit || n == 0 {
 			break
 		}
+	}
+	if err := g.reportUnknownLinks(ctx, since); err != nil {
+		return err
 	}
 	if total > 0 {
 		g.log.Warn("recovered open authorizations of a former life", zap.Int("timed_out", total))
@@ -102,14 +111,11 @@ func (g *Gateway) sweep(ctx context.Context) error {
 
 // sweepOnce gives up pending authorisations whose deadline is more than the grace ago, and moves the mark behind them.
 func (g *Gateway) sweepOnce(ctx context.Context, now time.Time) (n int, err error) {
-	since, err := selectMark(ctx, g.db, authorizationMark)
+	since, err := g.sweepFrom(ctx, now)
 	if err != nil {
 		return 0, err
 	}
-	if reach := now.Add(-sweepReach); reach.Before(since) {
-		since = reach // the clock was set back: deadlines may lie before the mark again
-	}
-	overdue, err := selectOverdue(ctx, g.db, since, now.Add(-sweepGrace), sweepLimit)
+	overdue, err := selectOverdue(ctx, g.db, g.linkNames, since, now.Add(-sweepGrace), sweepLimit)
 	if err != nil {
 		return 0, err
 	}
@@ -123,6 +129,52 @@ func (g *Gateway) sweepOnce(ctx context.Context, now time.Time) (n int, err erro
 		return 0, updateMark(ctx, g.db, authorizationMark, now.Add(-sweepReach))
 	}
 	return 0, nil
+}
+
+// sweepFrom is where a look begins: at the mark, or before it when the clock was set back and new deadlines lie there again.
+func (g *Gateway) sweepFrom(ctx context.Context, now time.Time) (time.Time, error) {
+	since, err := selectMark(ctx, g.db, authorizationMark)
+	if err != nil {
+		return time.Time{}, err
+	}
+	if reach := now.Add(-sweepReach); reach.Before(since) {
+		since = reach
+	}
+	return since, nil
+}
+
+// reportUnknownLinks calls a person for what belongs to links that this daemon does not have: open authorisations that no sweep
+// of it takes, and reversals that no worker of it delivers. Another daemon may have them.
+func (g *Gateway) reportUnknownLinks(ctx context.Context, since time.Time) error {
+	open, err := selectOpenOfOtherLinks(ctx, g.db, g.linkNames, since)
+	if err != nil {
+		return err
+	}
+	for _, other := range open {
+		g.log.Error("open work of a link that is not configured here", zap.String("link", other.link), zap.Int64("pending", other.pending), zap.Int64("reversals", other.reversals))
+	}
+	return nil
+}
+
+// errSuperseded ends a daemon whose instance name another one has taken.
+var errSuperseded = errors.New("another daemon has begun under this instance name: each needs its own (instance)")
+
+// watchEpoch ends the daemon in order when its epoch was ended by another one: both would give up each other's work.
+func (g *Gateway) watchEpoch(ctx context.Context, supersede context.CancelCauseFunc) error {
+	ticker := time.NewTicker(epochInterval)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-ticker.C:
+		}
+		if ended, err := updateEpochSeen(ctx, g.db, g.epoch, g.now()); err == nil && ended {
+			g.log.Error("epoch ended by another daemon", zap.Int64("epoch", g.epoch), zap.String("instance", g.config.Instance))
+			supersede(errSuperseded)
+			return nil
+		}
+	}
 }
 
 // giveUp takes each authorisation the way of a live timeout; n is how many this call moved. They go to the committer

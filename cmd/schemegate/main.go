@@ -36,6 +36,7 @@ type program struct {
 	CheckConfig checkConfigCommand `cmd:"" help:"Check a configuration and name everything wrong with it at once."`
 	Migrate     migrateCommand     `cmd:"" help:"Bring the database up to this program's schema."`
 	Ledger      ledgerCommand      `cmd:"" help:"Read and prove the books."`
+	Reversals   reversalsCommand   `cmd:"" help:"See what is still to be undone, and resume what a scheme refused."`
 	Sim         simCommand         `cmd:"" help:"Play the other side."`
 	Keys        keysCommand        `cmd:"" help:"Make keys of the card number vault."`
 	APIKey      apiKeyCommand      `cmd:"" name:"api-key" help:"Make bearer keys of the API."`

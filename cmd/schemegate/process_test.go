@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"net/http"
 	"os"
+	"os/exec"
 	"os/user"
 	"path/filepath"
 	"strconv"
@@ -400,20 +401,21 @@ func testAdoption(t *testing.T, as *syscall.Credential) {
 }
 
 // giveTo makes the daemons another user's: the directory, and a copy of the program that this user can reach. The copy lies on
-// disk, since programs in memory may be forbidden.
+// disk, since programs in memory may be forbidden, and another process makes it: one of ours that is forked meanwhile would keep
+// the file open for writing, and it could not be run.
 func (r *rig) giveTo(as *syscall.Credential) {
 	r.t.Helper()
-	text, err := os.ReadFile(r.program)
-	if err != nil {
-		r.t.Fatal(err)
-	}
 	dir, err := os.MkdirTemp("", "schemegate-rig-")
 	if err != nil {
 		r.t.Fatal(err)
 	}
 	r.t.Cleanup(func() { os.RemoveAll(dir) })
-	r.program = filepath.Join(dir, "program")
-	if err := errors.Join(os.Chmod(dir, 0o755), os.WriteFile(r.program, text, 0o755)); err != nil {
+	copied := filepath.Join(dir, "program")
+	if out, err := exec.Command("cp", r.program, copied).CombinedOutput(); err != nil {
+		r.t.Fatalf("copy the program: %v: %s", err, out)
+	}
+	r.program = copied
+	if err := errors.Join(os.Chmod(dir, 0o755), os.Chmod(copied, 0o755)); err != nil {
 		r.t.Fatal(err)
 	}
 	err = filepath.WalkDir(r.dir, func(path string, _ fs.DirEntry, err error) error {
