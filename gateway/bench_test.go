@@ -438,8 +438,8 @@ func TestBlocksPerItemStayFlat(t *testing.T) {
 		ft.cost(t, 20)
 	}
 	small := ft.cost(t, 40)
-	for range 99 {
-		ft.grow(t, 200)
+	for range 40 {
+		ft.grow(t, 500)
 	}
 	if _, err := owner.Exec(t.Context(), `INSERT INTO exception (id, kind, tenant, link, subject_id, detail, opened_at)
 		SELECT gen_random_uuid(), $1, 'bank-a', 'visa-a', gen_random_uuid(), '', now() FROM generate_series(1, 20000)`, exceptionUnacknowledged); err != nil {

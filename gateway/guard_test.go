@@ -183,3 +183,19 @@ func TestLateAnswerWithAnotherDateTimeIsLinked(t *testing.T) {
 		return s.Count(t, `SELECT count(*) FROM event WHERE kind = 'authorization.late_response' AND subject_id = $1`, v.ID) == 1
 	})
 }
+
+// A link that is down makes no attempts: a person is called by the duty's age.
+func TestOldReversalOfADownLinkCallsAPerson(t *testing.T) {
+	t.Parallel()
+	s := gatewaytest.New(t, gatewaytest.Options{Link: func(l *gateway.LinkConfig) {
+		l.Silence.AttentionAfter = configs.Duration(50 * time.Millisecond)
+		l.Silence.FirstGap, l.Silence.MaxGap = configs.Duration(time.Minute), configs.Duration(time.Minute)
+	}, Scheme: scheme(sim.Rule{When: sim.Match{MTI: []string{"0100", "0420", "0421"}}, Then: sim.Action{Answer: sim.AnswerLost}})})
+	v := s.MustAuthorize(t, "key-1", gatewaytest.Purchase("12.34", nil))
+	s.Eventually(t, "an exception is open", func() bool {
+		return s.Count(t, `SELECT count(*) FROM exception WHERE kind = 'reversal_unacknowledged' AND subject_id = $1`, v.Reversal.ID) == 1
+	})
+	if now := s.Read(t, v.ID); !now.Reversal.NeedsAttention || now.Reversal.State != "owed" {
+		t.Errorf("reversal %+v", now.Reversal)
+	}
+}

@@ -215,7 +215,21 @@ func (g *Gateway) giveUp(ctx context.Context, open []*Authorization, reason reve
 	return n, err
 }
 
-// watchBacklog counts open duties for the metrics until ctx ends.
+// callAttention calls a person for duties that are owed too long, however few their attempts: a link that is down makes none.
+func (g *Gateway) callAttention(ctx context.Context, l *cardLink) error {
+	now := g.now()
+	var n int
+	err := pgx.BeginFunc(ctx, g.db, func(tx pgx.Tx) (err error) {
+		n, err = reversal.CallAttention(ctx, tx, l.name, l.config.Silence.AttentionBefore(now), now)
+		return err
+	})
+	if n > 0 && err == nil {
+		g.log.Warn("reversals need attention: owed too long", zap.String("link", l.name), zap.Int("count", n))
+	}
+	return err
+}
+
+// watchBacklog counts open duties for the metrics, and calls attention to old ones, until ctx ends.
 func (g *Gateway) watchBacklog(ctx context.Context) error {
 	ticker := time.NewTicker(backlogInterval)
 	defer ticker.Stop()
@@ -224,6 +238,11 @@ func (g *Gateway) watchBacklog(ctx context.Context) error {
 			g.metrics.setBacklog(backlog, g.linkNames, time.Now())
 		} else if ctx.Err() == nil {
 			g.log.Warn("open reversals not counted", zap.Error(err))
+		}
+		for _, name := range g.linkNames {
+			if err := g.callAttention(ctx, g.links[name]); err != nil && ctx.Err() == nil {
+				g.log.Warn("old reversals not examined", zap.String("link", name), zap.Error(err))
+			}
 		}
 		select {
 		case <-ctx.Done():

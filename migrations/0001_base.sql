@@ -227,5 +227,6 @@ CREATE TABLE exception (
     opened_at  timestamptz NOT NULL,
     closed_at  timestamptz
 );
-CREATE UNIQUE INDEX exception_open_once ON exception (kind, subject_id) WHERE closed_at IS NULL;
+-- The subject comes first: a reversal that is acknowledged closes what stands open against it.
+CREATE UNIQUE INDEX exception_open_once ON exception (subject_id, kind) WHERE closed_at IS NULL;
 GRANT SELECT, INSERT, UPDATE ON exception TO schemegate_writer;

@@ -62,6 +62,16 @@ func TestGapIsJittered(t *testing.T) {
 	}
 }
 
+// TestAttentionCountsFromTheFirstAttempt: the delay that the profile asks for is not waiting.
+func TestAttentionCountsFromTheFirstAttempt(t *testing.T) {
+	t.Parallel()
+	now := time.Date(2026, 3, 4, 12, 0, 0, 0, time.UTC)
+	policy := reversal.Policy{ReversalDelay: configs.Duration(time.Hour), AttentionAfter: configs.Duration(15 * time.Minute)}
+	if got, want := policy.AttentionBefore(now), now.Add(-75*time.Minute); !got.Equal(want) {
+		t.Fatalf("duties since %s need attention, want %s", got, want)
+	}
+}
+
 func TestPolicyIsValidated(t *testing.T) {
 	t.Parallel()
 	valid := func() reversal.Policy {
@@ -79,6 +89,7 @@ func TestPolicyIsValidated(t *testing.T) {
 		"first_gap":          func(p *reversal.Policy) { p.FirstGap = 0 },
 		"max_gap":            func(p *reversal.Policy) { p.MaxGap = p.FirstGap - 1 },
 		"attention_attempts": func(p *reversal.Policy) { p.AttentionAttempts = 0 },
+		"attention_after":    func(p *reversal.Policy) { p.AttentionAfter = 0 },
 		"in_flight":          func(p *reversal.Policy) { p.InFlight = 0 },
 	} {
 		p := valid()

@@ -6,8 +6,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/schemegate/schemegate/ledger/pgtest"
 	"github.com/schemegate/schemegate/reversal"
@@ -60,6 +62,7 @@ func claim(t *testing.T, db *pgtest.DB, epoch int64, now time.Time, limit int) [
 type result struct {
 	id        uuid.UUID
 	attempt   int32
+	claimed   time.Time // until; zero when no claim is known
 	outcome   reversal.Outcome
 	code      *string
 	nextAt    time.Time
@@ -69,10 +72,10 @@ type result struct {
 // resolve runs ResolveFrom; from is the state before, empty when no row moved.
 func resolve(t *testing.T, db *pgtest.DB, r result) (from, to reversal.State) {
 	t.Helper()
-	err := db.Pool.QueryRow(t.Context(), `WITH u AS (SELECT @id::uuid AS id, @attempt::int4 AS attempt, @outcome::text AS outcome, @code::text AS response_code,
+	err := db.Pool.QueryRow(t.Context(), `WITH u AS (SELECT @id::uuid AS id, @attempt::int4 AS attempt, @claimed::timestamptz AS claimed_until, @outcome::text AS outcome, @code::text AS response_code,
 		@next_at::timestamptz AS next_at, now() AS at, @attention::bool AS attention), resolved AS (`+reversal.ResolveFrom("u", "ARRAY[@id::uuid]")+`)
 		SELECT coalesce(max(from_state), ''), coalesce(max(state), '') FROM resolved`,
-		pgx.NamedArgs{"id": r.id, "attempt": r.attempt, "outcome": string(r.outcome), "code": r.code, "next_at": r.nextAt, "attention": r.attention}).Scan(&from, &to)
+		pgx.NamedArgs{"id": r.id, "attempt": r.attempt, "claimed": pgtype.Timestamptz{Time: r.claimed, Valid: !r.claimed.IsZero()}, "outcome": string(r.outcome), "code": r.code, "next_at": r.nextAt, "attention": r.attention}).Scan(&from, &to)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -205,7 +208,7 @@ func TestResolve(t *testing.T) {
 		if _, err := db.Pool.Exec(t.Context(), `UPDATE reversal SET attempts = $2, state = $3, claim_epoch = 1 WHERE id = $1`, id, c.attempts, string(c.state)); err != nil {
 			t.Fatal(err)
 		}
-		c.result.id = id
+		c.result.id, c.result.claimed = id, read(t, db, id).NextAt
 		from, to := resolve(t, db, c.result)
 		r := read(t, db, id)
 		if from != c.from || to != c.to {
@@ -219,6 +222,48 @@ func TestResolve(t *testing.T) {
 		}
 		if c.to != "" && c.result.code != nil && (r.Code == nil || *r.Code != *c.result.code) {
 			t.Errorf("%s: response code %v", c.name, r.Code)
+		}
+	}
+}
+
+// TestResultOfAnEarlierClaimUndoesNothing: an attempt of which nothing left gives its number back, so the next claim has it too.
+// What is written down again for the first claim must not touch the second.
+func TestResultOfAnEarlierClaimUndoesNothing(t *testing.T) {
+	t.Parallel()
+	db := pgtest.NewDB(t)
+	for i, outcome := range []reversal.Outcome{reversal.AttemptUnsent, reversal.AttemptSilent, reversal.AttemptRefused} {
+		now, id := moment(), uuid.New()
+		owe(t, db, id, original(t, db, i+1), now)
+		first := claim(t, db, 1, now, 1)[0]
+		unsent := result{id: id, attempt: first.Attempt, claimed: first.NextAt, outcome: reversal.AttemptUnsent, nextAt: now.Add(time.Second)}
+		if _, to := resolve(t, db, unsent); to != reversal.Owed {
+			t.Fatalf("the first claim's result left %q", to)
+		}
+		if from, _ := resolve(t, db, unsent); from != "" {
+			t.Fatal("the first claim's result moved the duty twice")
+		}
+		second := claim(t, db, 1, now.Add(time.Second), 1)[0]
+		if second.Attempt != first.Attempt || second.NextAt.Equal(first.NextAt) {
+			t.Fatalf("claims %+v and %+v, want one number and two times", first, second)
+		}
+		before := read(t, db, id)
+		again := unsent
+		again.outcome, again.attention = outcome, true
+		if from, to := resolve(t, db, again); from != "" || to != "" {
+			t.Errorf("%s of the first claim moved the duty from %q to %q", outcome, from, to)
+		}
+		if diff := cmp.Diff(before, read(t, db, id)); diff != "" {
+			t.Errorf("%s of the first claim changed the second (-before +after):\n%s", outcome, diff)
+		}
+		if from, _ := resolve(t, db, result{id: id, attempt: second.Attempt, outcome: reversal.AttemptSilent, nextAt: now}); from != "" {
+			t.Error("silence without a claim moved the duty")
+		}
+		silent := result{id: id, attempt: second.Attempt, claimed: second.NextAt, outcome: reversal.AttemptSilent, nextAt: now.Add(time.Hour)}
+		if from, _ := resolve(t, db, silent); from != reversal.Owed || !read(t, db, id).NextAt.Equal(silent.nextAt) {
+			t.Errorf("the second claim's own result moved nothing: %+v", read(t, db, id))
+		}
+		if _, to := resolve(t, db, result{id: id, attempt: 1, outcome: reversal.AttemptAcknowledged}); to != reversal.Acknowledged {
+			t.Errorf("an acknowledgement that knows no claim left %q", to)
 		}
 	}
 }
@@ -257,7 +302,7 @@ func TestNextDueAndBacklog(t *testing.T) {
 		owe(t, db, ids[i], original(t, db, i+1), now.Add(time.Duration(10+i)*time.Minute))
 	}
 	resolve(t, db, result{id: ids[0], outcome: reversal.AttemptAcknowledged})
-	resolve(t, db, result{id: ids[1], outcome: reversal.AttemptRefused, attention: true})
+	resolve(t, db, result{id: ids[1], claimed: now.Add(11 * time.Minute), outcome: reversal.AttemptRefused, attention: true})
 	if due, err := reversal.NextDue(ctx, db.Pool, linkName); err != nil || !due.Equal(now.Add(12*time.Minute)) {
 		t.Fatalf("due at %s, %v, want the third", due, err)
 	}
