@@ -1,6 +1,7 @@
 package reversal_test
 
 import (
+	"context"
 	"testing"
 	"time"
 
@@ -21,8 +22,10 @@ func age(t *testing.T, db *pgtest.DB, id uuid.UUID, since time.Time) {
 
 func callAttention(t *testing.T, db *pgtest.DB, link string, before, now time.Time) (n int) {
 	t.Helper()
-	err := pgx.BeginFunc(t.Context(), db.Pool, func(tx pgx.Tx) (err error) {
-		n, err = reversal.CallAttention(t.Context(), tx, link, before, now)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second) // it waits for no lock, so this is for a fault only
+	defer cancel()
+	err := pgx.BeginFunc(ctx, db.Pool, func(tx pgx.Tx) (err error) {
+		n, err = reversal.CallAttention(ctx, tx, link, before, now)
 		return err
 	})
 	if err != nil {

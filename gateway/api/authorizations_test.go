@@ -108,7 +108,8 @@ func TestWaitIsBoundedByPrefer(t *testing.T) {
 
 func TestStoredRefusalIsAProblemAndReplayed(t *testing.T) {
 	t.Parallel()
-	b := setup(t, gatewaytest.Options{Link: func(l *gateway.LinkConfig) { l.MaxPending = 1 }}, nil)
+	// A key of DE 41 alone: while the first request of a terminal waits, a second one cannot be told from it and is not sent.
+	b := setup(t, gatewaytest.Options{Link: func(l *gateway.LinkConfig) { l.Correlation = []iso8583.Element{iso8583.TerminalID} }}, nil)
 	if a := b.post(t, "key-1", gatewaytest.Purchase("10.91", nil), "Prefer", "wait=0"); a.status != 202 {
 		t.Fatalf("got %d %s", a.status, a.body)
 	}
@@ -123,6 +124,22 @@ func TestStoredRefusalIsAProblemAndReplayed(t *testing.T) {
 	wantProblem(t, again, 503, gateway.CodeNotSent)
 	if !bytes.Equal(again.body, refused.body) || again.header.Get("Idempotent-Replayed") != "true" {
 		t.Fatalf("repeat got %v %s", again.header, again.body)
+	}
+}
+
+func TestFullLinkRefusesBeforeTheRecord(t *testing.T) {
+	t.Parallel()
+	b := setup(t, gatewaytest.Options{Link: func(l *gateway.LinkConfig) { l.MaxPending = 1 }}, nil)
+	if a := b.post(t, "key-1", gatewaytest.Purchase("10.91", nil), "Prefer", "wait=0"); a.status != 202 {
+		t.Fatalf("got %d %s", a.status, a.body)
+	}
+	b.Eventually(t, "the first request is on the wire", func() bool { return b.Sent(iso8583.MTIAuthorizationRequest) == 1 })
+	p := wantProblem(t, b.post(t, "key-2", gatewaytest.Purchase("1.00", nil)), 503, gateway.CodeOverloaded)
+	if p.Sent != gateway.SentNo || p.Retry != gateway.RetryAfter {
+		t.Fatalf("got %+v", p)
+	}
+	if n := b.Count(t, `SELECT count(*) FROM idempotency_claim`); n != 1 {
+		t.Fatalf("%d claims, want the first request's alone", n)
 	}
 }
 

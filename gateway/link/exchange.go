@@ -10,9 +10,30 @@ import (
 	"github.com/schemegate/schemegate/iso8583"
 )
 
-// networkCallReserve is how many class 8 calls may be pending beyond Config.MaxPending: a link full of waiting calls must still be
-// able to ask its peer whether it lives.
-const networkCallReserve = 4
+const (
+	// minReversalReserve and reversalReserveShare make reversalReserve.
+	minReversalReserve   = 64
+	reversalReserveShare = 4 // a quarter of Config.MaxPending
+	// networkCallReserve is how many class 8 calls may be pending beyond everything else: a link full of waiting calls must still be
+	// able to ask its peer whether it lives.
+	networkCallReserve = 4
+)
+
+// reversalReserve is how many class 4 calls (reversals) may be pending beyond Config.MaxPending. A peer that answers no authorization
+// fills the link, and each of them is owed a reversal: those must not wait for the ones they undo.
+func (c *Config) reversalReserve() int { return max(minReversalReserve, c.MaxPending/reversalReserveShare) }
+
+// pendingLimit is how many calls may be pending before one of this class more.
+func (c *Config) pendingLimit(class byte) int {
+	switch class {
+	case 8:
+		return c.MaxPending + c.reversalReserve() + networkCallReserve
+	case 4:
+		return c.MaxPending + c.reversalReserve()
+	default:
+		return c.MaxPending
+	}
+}
 
 // Call is one request with its two times. Both are instants taken with time.Now and Add in this process: their monotonic reading
 // counts, so that a step of the wall clock neither shortens nor lengthens a wait.
@@ -173,10 +194,6 @@ func (s *socket) register(c *call) error {
 	l := s.link
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	limit := l.cfg.MaxPending
-	if c.network() {
-		limit += networkCallReserve
-	}
 	switch _, inFlight := s.pending[c.key]; {
 	case s.lost != "":
 		return ErrDown
@@ -184,11 +201,19 @@ func (s *socket) register(c *call) error {
 		return ErrNotSignedOn
 	case inFlight:
 		return ErrKeyInFlight
-	case len(s.pending) >= limit:
+	case len(s.pending) >= l.cfg.pendingLimit(c.mti.Class()):
 		return ErrTooManyPending
 	}
 	s.pending[c.key] = c
 	return nil
+}
+
+// HasRoom reports whether a financial request that is no reversal would be taken at this moment: the link is signed on and fewer
+// calls are pending than Config.MaxPending. It is for refusing work before it is recorded; Exchange checks again.
+func (l *Link) HasRoom() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.socket != nil && !l.stopping && l.status.State == SignedOn && len(l.socket.pending) < l.cfg.MaxPending
 }
 
 // unregister takes a call out of the pending map. It reports false when somebody else has taken it, who then completes it.
