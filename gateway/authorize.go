@@ -11,6 +11,7 @@ import (
 
 	"github.com/schemegate/schemegate/gateway/commit"
 	"github.com/schemegate/schemegate/gateway/link"
+	"github.com/schemegate/schemegate/ledger"
 )
 
 // endpointAuthorizations is the endpoint part of a claim's key.
@@ -140,8 +141,8 @@ func (g *Gateway) run(f *flight) {
 		return
 	}
 	f.answer, f.err = g.settle(f, step)
-	if f.err != nil && response != nil {
-		// The decision may not stand. What the scheme said must not be lost with it.
+	if response != nil && (f.err != nil || !step.won && !bytes.Equal(f.answer.Body, step.answerBody)) {
+		// The decision may not stand, or another one does. What the scheme said must not be lost with it.
 		g.takeUnmatched(link.Unmatched{Link: f.link.name, ReceivedAt: time.Now(), Kind: link.Late, Body: bytes.Clone(response)})
 	}
 }
@@ -158,6 +159,10 @@ func (g *Gateway) record(f *flight) error {
 	case errors.Is(err, commit.ErrUnknown):
 		return Errorf(CodeOutcomeUnknown, err, "the database did not confirm the record")
 	case err != nil:
+		var refused *commit.StatementError
+		if errors.As(err, &refused) && ledger.IsGuard(refused.Constraint) {
+			g.reportLedgerHit(f.authorization.ID)
+		}
 		g.log.Error("authorization not recorded", zap.String("link", f.link.name), zap.Error(err))
 		return Errorf(CodeInternal, err, "")
 	}
@@ -165,9 +170,6 @@ func (g *Gateway) record(f *flight) error {
 		return g.loseOrOwn(f)
 	}
 	g.metrics.recorded.WithLabelValues(f.link.name).Inc()
-	if !f.step.holdAdded {
-		g.reportLedgerHit(f.authorization.ID)
-	}
 	return nil
 }
 
@@ -199,9 +201,6 @@ func (g *Gateway) settle(f *flight, step *decideStep) (Answer, error) {
 	}
 	if step.releaseHit {
 		g.reportLedgerHit(a.ID)
-	}
-	if step.late {
-		g.noteLostAnswer(f.link, step)
 	}
 	if !step.won {
 		return g.answerOf(a.ID)

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
 
 	"github.com/schemegate/schemegate/configs"
 	"github.com/schemegate/schemegate/gateway"
@@ -197,5 +198,31 @@ func TestOldReversalOfADownLinkCallsAPerson(t *testing.T) {
 	})
 	if now := s.Read(t, v.ID); !now.Reversal.NeedsAttention || now.Reversal.State != "owed" {
 		t.Errorf("reversal %+v", now.Reversal)
+	}
+}
+
+// The ledger's second guard: a reference that has had its effect is refused before anything is sent, even when every guard
+// before it was lost.
+func TestReferenceWithAHoldIsNeverSentAgain(t *testing.T) {
+	t.Parallel()
+	s := gatewaytest.New(t, gatewaytest.Options{})
+	s.MustAuthorize(t, "key-1", gatewaytest.Purchase("12.34", map[string]any{"client_reference": "ref-1"}))
+	owner, err := pgx.Connect(t.Context(), s.DB.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer owner.Close(t.Context())
+	if _, err := owner.Exec(t.Context(), `SET session_replication_role = replica; DELETE FROM idempotency_claim`); err != nil {
+		t.Fatal(err)
+	}
+	_, err = s.Authorize(t, "key-2", gatewaytest.Purchase("12.34", map[string]any{"client_reference": "ref-1"}))
+	if refusal := gateway.AsError(err); refusal.Code != gateway.CodeInternal || refusal.Sent() != gateway.SentNo {
+		t.Errorf("got %v", err)
+	}
+	if n := s.Sent(iso8583.MTIAuthorizationRequest); n != 1 {
+		t.Errorf("%d requests reached the scheme, want 1", n)
+	}
+	if n := s.Metric(t, "schemegate_ledger_unique_index_hits_total"); n != 1 {
+		t.Errorf("%v hits counted, want 1", n)
 	}
 }

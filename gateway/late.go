@@ -177,21 +177,6 @@ func (g *Gateway) noteLate(l *cardLink, step *noteStep, original *Authorization,
 	}
 }
 
-// noteLostAnswer is for an answer that came in time and lost to a giving-up of somebody else. The statement has journaled it as
-// late; here it is held against what became of the reversal meanwhile.
-func (g *Gateway) noteLostAnswer(l *cardLink, step *decideStep) {
-	g.metrics.late.WithLabelValues(l.name).Inc()
-	ctx, cancel := context.WithTimeout(context.Background(), readTimeout)
-	defer cancel()
-	original, err := selectAuthorization(ctx, g.db, step.authorization.Tenant, step.authorization.ID)
-	if err == nil && original != nil && l.closedWithoutEffect(original) && l.approves(step.message().responseCode) {
-		err = insertException(ctx, g.db, exceptionContradiction, original, "approved after its reversal was closed with nothing to undo", g.now())
-	}
-	if err != nil {
-		g.log.Error("lost answer not examined", zap.Stringer("authorization_id", step.authorization.ID), zap.Error(err))
-	}
-}
-
 // closedWithoutEffect tells whether the reversal was closed by an answer that says that the peer held nothing of the original.
 func (l *cardLink) closedWithoutEffect(a *Authorization) bool {
 	return a.Reversal != nil && a.Reversal.State == string(reversal.Acknowledged) && l.spec.ReversalAction(a.Reversal.ResponseCode) == iso8583.NothingToUndo

@@ -152,7 +152,7 @@ func newBench(t *testing.T) *bench {
 	step := &recordStep{authorization: b.original, endpoint: endpointAuthorizations, idempotencyKey: "key-1", digest: []byte{1},
 		request: journalRow{id: newID(), at: now, kind: messageRequest, mti: "0100", image: "0100", digest: []byte{1}}}
 	b.run(t, queueRecords, step)
-	if !step.won || !step.holdAdded {
+	if !step.won {
 		t.Fatal("the original was not recorded")
 	}
 	return b
@@ -214,8 +214,8 @@ func TestDecisionsMeetInOneBatch(t *testing.T) {
 				steps = []commit.Step{answer, given}
 			}
 			b.run(t, queueDecisions, steps...)
-			if !answer.won || answer.late || answer.releaseHit || given.won || given.late {
-				t.Fatalf("answer won %t late %t, giving up won %t late %t", answer.won, answer.late, given.won, given.late)
+			if !answer.won || answer.releaseHit || given.won {
+				t.Fatalf("answer won %t, giving up won %t", answer.won, given.won)
 			}
 			if n := b.count(t, `SELECT count(*) FROM card_authorization WHERE state = 'declined' AND response_code = '05' AND state_version = 2`); n != 1 {
 				t.Fatal("the answer does not stand")
@@ -230,23 +230,21 @@ func TestDecisionsMeetInOneBatch(t *testing.T) {
 	}
 }
 
-// TestLosingAnswerIsLateOnce: an answer that finds the row decided is kept and signalled, and a batch that runs again adds nothing.
-func TestLosingAnswerIsLateOnce(t *testing.T) {
+// TestLosingAnswerMovesNothing: an answer that finds the row decided knows it, and a batch that runs again adds nothing.
+func TestLosingAnswerMovesNothing(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
 	given, answer := b.giveUp(t), b.answer(t)
 	b.run(t, queueDecisions, given)
 	b.run(t, queueDecisions, answer)
-	if !given.won || answer.won || !answer.late {
-		t.Fatalf("giving up won %t, answer won %t late %t", given.won, answer.won, answer.late)
+	if !given.won || answer.won {
+		t.Fatalf("giving up won %t, answer won %t", given.won, answer.won)
 	}
 	b.run(t, queueDecisions, answer, given)
-	if given.won || answer.won || answer.late {
-		t.Fatalf("again: giving up won %t, answer won %t late %t", given.won, answer.won, answer.late)
+	if given.won || answer.won {
+		t.Fatalf("again: giving up won %t, answer won %t", given.won, answer.won)
 	}
 	for _, query := range []string{
-		`SELECT count(*) FROM message WHERE kind = 'late' AND response_code = '05'`,
-		`SELECT count(*) FROM event WHERE kind = 'authorization.late_response' AND detail = 'response code 05'`,
 		`SELECT count(*) FROM reversal WHERE state = 'owed'`,
 		`SELECT count(*) FROM state_history WHERE subject = 'reversal'`,
 	} {

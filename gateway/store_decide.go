@@ -1,8 +1,10 @@
 package gateway
 
 import (
+	"slices"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
 
@@ -12,7 +14,7 @@ import (
 )
 
 // decideStep takes an authorisation out of pending: state, money, history, journal line, duty and the caller's answer in one
-// statement. Whoever comes second (a sweep, another daemon, a late answer) moves nothing.
+// statement. Whoever comes second (a sweep, another daemon, a late answer) moves nothing; its answer is then kept as a late one.
 type decideStep struct {
 	authorization *Authorization // as it will stand: state, codes, Reversal
 	release       int64          // minor units of the hold to let go, 0 for none
@@ -22,7 +24,6 @@ type decideStep struct {
 	answerBody    []byte
 
 	won        bool // the authorisation was pending and is now as above
-	late       bool // it was decided before, and the answer is kept as a late one
 	releaseHit bool // the ledger's own guard fired: a bug upstream
 }
 
@@ -32,24 +33,23 @@ func lessDecide(a, b commit.Step) bool {
 	return lessID(a.(*decideStep).authorization.ID, b.(*decideStep).authorization.ID)
 }
 
-// decideSQL names the rows by an array as well as by the join, so that the plan probes the primary key whatever the
-// statistics say. Where two steps of one batch meet at a row, an answer decides before a giving-up; an answer that lost the
-// race is kept as a late one.
-var decideSQL = `
+// decideStatement names the rows by an array as well as by the join, so that the plan probes the primary key whatever the
+// statistics say. Starting a plan costs by its nodes, so a batch in which nothing is owed does without those of the reversal.
+func decideStatement(owes bool) string {
+	statement := `
 WITH u AS (
 	SELECT * FROM unnest($1::uuid[], $2::text[], $3::text[], $4::text[], $5::text[], $6::int8[], $7::timestamptz[], $8::int2[], $9::bytea[],
 		$10::int8[], $11::uuid[], $12::timestamptz[], $13::uuid[], $14::text[], $15::text[], $16::text[], $17::bytea[], $18::text[], $19::text[])
-	WITH ORDINALITY AS u(id, to_state, reason, response_code, approval_code, approved_minor, updated_at, answer_status, answer_body,
-		release_minor, reversal_id, reversal_next_at, message_id, message_kind, message_mti, image, message_digest, note, message_response_code, ordinal)
-), first AS (
-	SELECT DISTINCT ON (id) * FROM u ORDER BY id, message_id IS NULL, ordinal
+	AS u(id, to_state, reason, response_code, approval_code, approved_minor, updated_at, answer_status, answer_body,
+		release_minor, reversal_id, reversal_next_at, message_id, message_kind, message_mti, image, message_digest, note, message_response_code)
 ), moved AS (
 	UPDATE card_authorization a SET state = u.to_state, state_version = a.state_version + 1, reason = u.reason,
 		response_code = u.response_code, approval_code = u.approval_code, approved_minor = u.approved_minor,
 		updated_at = u.updated_at, answer_status = u.answer_status, answer_body = u.answer_body
-	FROM first u WHERE a.id = ANY($1::uuid[]) AND a.id = u.id AND a.state = 'pending'
-	RETURNING a.id, a.state_version, a.state, a.reason, a.response_code, a.updated_at, a.tenant, a.client_reference, a.link, a.rrn,
-		a.currency, a.customer_account, a.settlement_account, u.release_minor, u.reversal_id, u.reversal_next_at, u.ordinal
+	FROM u WHERE a.id = ANY($1::uuid[]) AND a.id = u.id AND a.state = 'pending'
+	RETURNING a.id, a.state_version, a.state, a.reason, a.response_code, a.updated_at, a.tenant, a.client_reference, a.link, a.stan, a.rrn,
+		a.currency, a.customer_account, a.settlement_account, u.release_minor, u.reversal_id, u.reversal_next_at,
+		u.message_id, u.message_kind, u.message_mti, u.image, u.message_digest, u.note, u.message_response_code
 ), history AS (
 	INSERT INTO state_history (subject_id, state_version, subject, from_state, to_state, reason, response_code, at)
 	SELECT id, state_version, 'authorization', 'pending', state, reason, response_code, updated_at FROM moved
@@ -60,7 +60,13 @@ WITH u AS (
 	FROM moved WHERE release_minor > 0
 ), posted AS (
 	` + ledger.PostFrom("release") + `
-), duty AS (
+), journal AS (
+	INSERT INTO message (id, at, link, direction, kind, mti, stan, rrn, authorization_id, response_code, image, digest, note)
+	SELECT message_id, updated_at, link, 'in', message_kind, message_mti, stan, rrn, id, message_response_code, image, message_digest, note
+	FROM moved WHERE message_id IS NOT NULL
+)`
+	if owes {
+		statement += `, duty AS (
 	SELECT reversal_id AS id, id AS authorization_id, tenant, link, reason, reversal_next_at AS next_at, updated_at AS at
 	FROM moved WHERE reversal_id IS NOT NULL
 ), owed AS (
@@ -68,29 +74,46 @@ WITH u AS (
 ), owed_history AS (
 	INSERT INTO state_history (subject_id, state_version, subject, to_state, reason, at)
 	SELECT id, 1, 'reversal', 'owed', reason, at FROM duty
-), journal AS (
-	INSERT INTO message (id, at, link, direction, kind, mti, stan, rrn, authorization_id, response_code, image, digest, note)
-	SELECT u.message_id, u.updated_at, a.link, 'in', CASE WHEN moved.ordinal IS NULL THEN 'late' ELSE u.message_kind END, u.message_mti,
-		a.stan, a.rrn, u.id, u.message_response_code, u.image, u.message_digest, u.note
-	FROM u JOIN card_authorization a ON a.id = ANY($1::uuid[]) AND a.id = u.id LEFT JOIN moved ON moved.ordinal = u.ordinal
-	WHERE u.message_id IS NOT NULL
-	ON CONFLICT (id) DO NOTHING RETURNING id, kind
-), late AS (
-	SELECT u.ordinal, u.id, u.updated_at, u.message_response_code FROM journal JOIN u ON u.message_id = journal.id WHERE journal.kind = 'late'
-), signalled AS (
-	INSERT INTO event (at, tenant, kind, subject_id, detail)
-	SELECT late.updated_at, a.tenant, '` + eventLateResponse + `', a.id, 'response code ' || coalesce(late.message_response_code, '')
-	FROM late JOIN card_authorization a ON a.id = ANY($1::uuid[]) AND a.id = late.id
-)
-SELECT moved.ordinal, false, moved.release_minor > 0 AND posted.intent IS NULL FROM moved LEFT JOIN posted ON posted.intent = moved.id
-UNION ALL SELECT late.ordinal, true, false FROM late`
+)`
+	}
+	return statement + `
+SELECT moved.id, moved.release_minor > 0 AND posted.intent IS NULL FROM moved LEFT JOIN posted ON posted.intent = moved.id`
+}
 
-func queueDecisions(batch *pgx.Batch, steps []commit.Step) {
+var (
+	decideSQL    = decideStatement(false)
+	decideOweSQL = decideStatement(true)
+)
+
+// decisive leaves one step for each authorisation: where a giving-up and an answer meet in one batch, the answer decides, else
+// the first. The others have lost, and their callers hear what was decided.
+func decisive(steps []commit.Step) (chosen []commit.Step, byID map[uuid.UUID]*decideStep) {
+	byID = make(map[uuid.UUID]*decideStep, len(steps))
 	for _, step := range steps {
 		s := step.(*decideStep)
-		s.won, s.late, s.releaseHit = false, false, false
+		s.won, s.releaseHit = false, false
+		if first := byID[s.authorization.ID]; first == nil || first.response == nil && s.response != nil {
+			byID[s.authorization.ID] = s
+		}
 	}
-	batch.Queue(decideSQL,
+	if len(byID) == len(steps) {
+		return steps, byID
+	}
+	for _, step := range steps {
+		if s := step.(*decideStep); byID[s.authorization.ID] == s {
+			chosen = append(chosen, step)
+		}
+	}
+	return chosen, byID
+}
+
+func queueDecisions(batch *pgx.Batch, steps []commit.Step) {
+	steps, byID := decisive(steps)
+	statement := decideSQL
+	if slices.ContainsFunc(steps, func(step commit.Step) bool { return step.(*decideStep).owed != nil }) {
+		statement = decideOweSQL
+	}
+	batch.Queue(statement,
 		column(steps, func(s *decideStep) pgtype.UUID { return pgUUID(s.authorization.ID) }),
 		column(steps, func(s *decideStep) pgtype.Text { return pgText(string(s.authorization.State)) }),
 		column(steps, func(s *decideStep) pgtype.Text { return pgTextOrNull(s.authorization.Reason) }),
@@ -111,11 +134,10 @@ func queueDecisions(batch *pgx.Batch, steps []commit.Step) {
 		column(steps, func(s *decideStep) pgtype.Text { return pgTextOrNull(s.message().note) }),
 		column(steps, func(s *decideStep) pgtype.Text { return pgTextOrNull(s.message().responseCode) }),
 	).Query(func(rows pgx.Rows) error {
-		var ordinal int64
-		var late, hit bool
-		_, err := pgx.ForEachRow(rows, []any{&ordinal, &late, &hit}, func() error {
-			s := steps[ordinal-1].(*decideStep)
-			s.won, s.late, s.releaseHit = !late, late, hit
+		var id uuid.UUID
+		var hit bool
+		_, err := pgx.ForEachRow(rows, []any{&id, &hit}, func() error {
+			byID[id].won, byID[id].releaseHit = true, hit
 			return nil
 		})
 		return err

@@ -48,20 +48,3 @@ func selectOpenExceptions(ctx context.Context, db querier, tenant string, before
 	}
 	return exceptions, nil
 }
-
-// insertException opens an exception about an authorisation; one that is open already stays as it is.
-func insertException(ctx context.Context, db querier, kind string, subject *Authorization, detail string, now time.Time) error {
-	rows, err := db.Query(ctx, `
-		INSERT INTO exception (id, kind, tenant, link, subject_id, detail, opened_at)
-		VALUES (@id, @kind, @tenant, @link, @subject_id, @detail, @now)
-		ON CONFLICT (kind, subject_id) WHERE closed_at IS NULL DO NOTHING`,
-		pgx.NamedArgs{"id": newID(), "kind": kind, "tenant": subject.Tenant, "link": subject.Link, "subject_id": subject.ID, "detail": detail, "now": now})
-	if err != nil {
-		return fmt.Errorf("insert exception: %w", err)
-	}
-	rows.Close()
-	if err := rows.Err(); err != nil {
-		return fmt.Errorf("insert exception: %w", err)
-	}
-	return nil
-}

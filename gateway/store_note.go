@@ -38,7 +38,7 @@ WITH u AS (
 ), journal AS (
 	INSERT INTO message (id, at, link, direction, kind, mti, stan, rrn, authorization_id, response_code, image, digest, note)
 	SELECT id, at, link, 'in', kind, mti, stan, rrn, authorization_id, response_code, image, digest, note FROM u
-	ON CONFLICT (id) DO NOTHING RETURNING id
+	ON CONFLICT DO NOTHING RETURNING id
 ), opened AS (
 	INSERT INTO exception (id, kind, tenant, link, subject_id, detail, opened_at)
 	SELECT u.exception_id, u.exception, u.tenant, u.link, u.authorization_id, u.detail, u.at FROM u JOIN journal USING (id) WHERE u.exception IS NOT NULL

@@ -30,8 +30,7 @@ type recordStep struct {
 	digest         []byte
 	request        journalRow
 
-	won       bool // the claim is ours
-	holdAdded bool // false for a won claim means that the ledger's own guard fired: a bug upstream
+	won bool // the claim is ours
 }
 
 func (*recordStep) Kind() *commit.Kind { return recordKind }
@@ -68,7 +67,8 @@ const (
 	messageDuplicate = "duplicate"
 )
 
-// recordSQL decides everything a client can cause by ON CONFLICT: a losing claim inserts nothing further.
+// recordSQL decides everything a client can cause by ON CONFLICT: a losing claim inserts nothing further. A hold that the ledger
+// already has fails the record instead: the reference has had its effect, and nothing may be sent for it again.
 var recordSQL = `
 WITH u AS (
 	SELECT * FROM unnest($1::uuid[], $2::text[], $3::text[], $4::text[], $5::text[], $6::bytea[], $7::text[], $8::text[], $9::text[],
@@ -102,15 +102,15 @@ WITH u AS (
 		(created_at AT TIME ZONE 'UTC')::date AS value_date, created_at AS booked_at, rrn AS source_ref, false AS correction, tenant, client_reference
 	FROM won
 ), posted AS (
-	` + ledger.PostFrom("hold") + `
+	` + ledger.InsertFrom("hold") + `
 )
-SELECT claim.resource_id, posted.intent IS NOT NULL FROM claim LEFT JOIN posted ON posted.intent = claim.resource_id`
+SELECT resource_id FROM claim`
 
 func queueRecords(batch *pgx.Batch, steps []commit.Step) {
 	byID := make(map[uuid.UUID]*recordStep, len(steps))
 	for _, step := range steps {
 		s := step.(*recordStep)
-		s.won, s.holdAdded = false, false
+		s.won = false
 		byID[s.authorization.ID] = s
 	}
 	batch.Queue(recordSQL,
@@ -144,9 +144,8 @@ func queueRecords(batch *pgx.Batch, steps []commit.Step) {
 		column(steps, func(s *recordStep) []byte { return s.request.digest }),
 	).Query(func(rows pgx.Rows) error {
 		var id uuid.UUID
-		var posted bool
-		_, err := pgx.ForEachRow(rows, []any{&id, &posted}, func() error {
-			byID[id].won, byID[id].holdAdded = true, posted
+		_, err := pgx.ForEachRow(rows, []any{&id}, func() error {
+			byID[id].won = true
 			return nil
 		})
 		return err

@@ -79,7 +79,7 @@ WITH u AS (
 	FROM u JOIN first ON first.id = u.id JOIN card_authorization a ON a.id = ANY($2::uuid[]) AND a.id = u.authorization_id
 	LEFT JOIN resolved ON resolved.id = u.id
 	WHERE u.message_id IS NOT NULL
-	ON CONFLICT (id) DO NOTHING
+	ON CONFLICT DO NOTHING
 ), opened AS (
 	INSERT INTO exception (id, kind, tenant, link, subject_id, detail, opened_at)
 	SELECT u.exception_id, u.exception_kind, r.tenant, r.link, r.id, u.detail, r.at

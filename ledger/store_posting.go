@@ -29,14 +29,25 @@ const maxPostingsPerStatement = 1000
 // It returns intent, transaction, step and number of each row it posted. A row that is missing from the answer hit a unique
 // index, which means that an earlier guard failed: count it in Metrics.UniqueIndexHits.
 func PostFrom(source string) string {
+	return InsertFrom(source) + `
+	ON CONFLICT DO NOTHING
+	RETURNING intent, transaction, step, number`
+}
+
+// InsertFrom is the same INSERT for a source whose postings must all be new: one that a unique index refuses fails the statement,
+// with the index's name as the constraint (IsGuard). It costs less, and whoever wanted the posting has not got it.
+func InsertFrom(source string) string {
 	return `
 	INSERT INTO ledger_posting (intent, transaction, step, number, layer, debit_account, credit_account, amount_minor, currency,
 		value_date, booked_at, source_ref, correction, tenant, client_reference)
 	SELECT intent, transaction, step, number, layer, debit_account, credit_account, amount_minor, currency,
 		value_date, booked_at, source_ref, correction, tenant, client_reference
-	FROM ` + source + `
-	ON CONFLICT DO NOTHING
-	RETURNING intent, transaction, step, number`
+	FROM ` + source
+}
+
+// IsGuard reports whether a violated constraint is one of the two guards that keep a posting single.
+func IsGuard(constraint string) bool {
+	return constraint == "ledger_posting_step_once" || constraint == "ledger_posting_reference_once"
 }
 
 var postStatement = `

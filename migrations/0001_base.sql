@@ -123,7 +123,7 @@ CREATE TABLE card_authorization (
     CONSTRAINT authorization_amount_positive CHECK (amount_minor > 0),
     CONSTRAINT authorization_approved_within_amount CHECK (approved_minor BETWEEN 0 AND amount_minor),
     CONSTRAINT authorization_answer_when_decided CHECK ((state = 'pending') = (answer_status IS NULL)),
-    CONSTRAINT authorization_stan_form CHECK (stan ~ '^[0-9]{6}$' AND stan <> '000000')
+    CONSTRAINT authorization_stan_form CHECK (length(stan) = 6 AND stan BETWEEN '000001' AND '999999')
 ) WITH (fillfactor = 30);
 -- Late answers and operators look a STAN up; the allocator looks for values still in use.
 CREATE INDEX authorization_by_stan ON card_authorization (link, stan);
@@ -178,7 +178,7 @@ CREATE TRIGGER state_history_no_truncate BEFORE TRUNCATE ON state_history FOR EA
 
 -- The journal: every financial message out and in, as a masked image for people. Digests are keyed and leave out sensitive authentication data.
 CREATE TABLE message (
-    id               uuid PRIMARY KEY, -- made by the writer, so that a batch run again writes no second row
+    id               uuid NOT NULL, -- made by the writer, so that a batch run again writes no second row
     at               timestamptz NOT NULL,
     link             text NOT NULL,
     direction        text NOT NULL,
@@ -195,8 +195,8 @@ CREATE TABLE message (
     CONSTRAINT message_direction_known CHECK (direction IN ('out', 'in')),
     CONSTRAINT message_kind_known CHECK (kind IN ('request', 'response', 'late', 'unmatched', 'malformed', 'mismatch', 'duplicate'))
 );
--- The timeline of one authorisation.
-CREATE INDEX message_by_authorization ON message (authorization_id) WHERE authorization_id IS NOT NULL;
+-- One row a message, and the timeline of one authorisation, by one index: this is the table that every message pays for.
+CREATE UNIQUE INDEX message_once ON message (authorization_id, id) NULLS NOT DISTINCT;
 GRANT SELECT, INSERT ON message TO schemegate_writer;
 CREATE TRIGGER message_append_only BEFORE UPDATE OR DELETE ON message FOR EACH ROW EXECUTE FUNCTION deny_change();
 CREATE TRIGGER message_no_truncate BEFORE TRUNCATE ON message FOR EACH STATEMENT EXECUTE FUNCTION deny_change();

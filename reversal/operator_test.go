@@ -1,9 +1,9 @@
 package reversal_test
 
 import (
+	"context"
 	"errors"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -151,28 +151,44 @@ func TestResumeLeavesNothingOfARolledBackTransaction(t *testing.T) {
 	}
 }
 
+// TestTwoPersonsResumeOnce: who comes second waits for the first, and hears what the duty then is.
 func TestTwoPersonsResumeOnce(t *testing.T) {
 	t.Parallel()
 	db := pgtest.NewDB(t)
 	now := moment()
 	id := suspended(t, db, 1, now).ID
-	var errs [4]error
-	var persons sync.WaitGroup
-	for i := range errs {
-		persons.Go(func() { errs[i] = resume(t, db, id, "at once", now) })
+	owner, err := pgx.Connect(t.Context(), db.URL) // who sees what other sessions wait for
+	if err != nil {
+		t.Fatal(err)
 	}
-	persons.Wait()
-	won := 0
-	for _, err := range errs {
-		switch {
-		case err == nil:
-			won++
-		case !errors.Is(err, reversal.ErrNotSuspended):
-			t.Error(err)
+	defer owner.Close(context.Background())
+	second := make(chan error, 1)
+	err = pgx.BeginFunc(t.Context(), db.Pool, func(tx pgx.Tx) error {
+		if err := reversal.Resume(t.Context(), tx, id, "the first", now); err != nil {
+			return err
 		}
+		go func() { second <- resume(t, db, id, "the second", now) }()
+		for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(time.Millisecond) {
+			var waiting int
+			if err := owner.QueryRow(t.Context(), `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`).Scan(&waiting); err != nil {
+				return err
+			}
+			if waiting > 0 {
+				return nil
+			}
+			if time.Now().After(deadline) {
+				return errors.New("the second does not wait")
+			}
+		}
+	})
+	if err != nil {
+		t.Fatal(err)
 	}
-	if r := read(t, db, id); won != 1 || r.Version != 3 {
-		t.Fatalf("%d resumed it: %+v", won, r)
+	if err := <-second; !errors.Is(err, reversal.ErrNotSuspended) {
+		t.Errorf("the second: %v", err)
+	}
+	if r := read(t, db, id); r.State != reversal.Owed || r.Version != 3 {
+		t.Fatalf("left %+v", r)
 	}
 }
 
