@@ -230,10 +230,10 @@ func (g *Gateway) admit(l *cardLink) error {
 	default:
 		return refuse(CodeShuttingDown)
 	}
-	switch status := l.line.Status(); {
-	case !status.SignedOn:
+	switch room := l.line.HasRoom(); {
+	case !room && l.line.State() != link.SignedOn:
 		return refuse(CodeLinkUnavailable)
-	case status.Pending >= l.config.MaxPending:
+	case !room:
 		return refuse(CodeOverloaded)
 	}
 	switch ok, full := g.inFlight.take(); {

@@ -299,7 +299,11 @@ func TestResultOfAnOldAttemptMovesNothing(t *testing.T) {
 	if _, err := b.db.Pool.Exec(t.Context(), `UPDATE reversal SET attempts = 3`); err != nil {
 		t.Fatal(err)
 	}
-	old := &resolveStep{duty: reversal.Duty{ID: given.owed.ID, AuthorizationID: b.original.ID, Attempt: 2}, outcome: reversal.AttemptRefused,
+	var until time.Time
+	if err := b.db.Pool.QueryRow(t.Context(), `SELECT next_at FROM reversal`).Scan(&until); err != nil {
+		t.Fatal(err)
+	}
+	old := &resolveStep{duty: reversal.Duty{ID: given.owed.ID, AuthorizationID: b.original.ID, Attempt: 2, NextAt: until}, outcome: reversal.AttemptRefused,
 		responseCode: "30", at: time.Now(), attention: true, exception: exceptionRefused,
 		response: &journalRow{id: uuid.New(), kind: messageResponse, mti: "0430", responseCode: "30", image: "0430", digest: []byte{1}}}
 	b.run(t, queueResolutions, old)

@@ -2,7 +2,8 @@
 //
 // Any number of goroutines hand a Step to Do. Each of a few connections repeats one round: it takes whatever has
 // gathered while its last transaction was in flight, sorts it by kind and key, and sends BEGIN, the kinds' set-based
-// statements and COMMIT as one pipelined round trip. Nothing waits for a batch to fill: a lone step leaves at once.
+// statements and COMMIT as one pipelined round trip. A lone step leaves at once; only beside a transaction in flight does a batch
+// gather, until it is as large or that one ends (gather.go).
 //
 // What it promises:
 //   - A step that was taken off the queue always ends in an outcome: committed, certainly not committed
@@ -121,6 +122,7 @@ type Committer struct {
 	metrics *Metrics
 
 	queue    chan *request
+	flying   flying
 	running  atomic.Bool
 	draining chan struct{} // closed when Run's context ends: no step is accepted any more
 	stopped  chan struct{} // closed when the last worker is gone: what is queued now will never be taken
@@ -138,6 +140,7 @@ func New(cfg Config, db *pgx.ConnConfig, log *zap.Logger, metrics *Metrics) (*Co
 		log:      log,
 		metrics:  metrics,
 		queue:    make(chan *request, cfg.MaxQueued),
+		flying:   flying{changed: make(chan struct{})},
 		draining: make(chan struct{}),
 		stopped:  make(chan struct{}),
 	}, nil
@@ -233,15 +236,7 @@ func (c *Committer) take(batch []*request) []*request {
 			}
 		}
 	}
-	for len(batch) < c.cfg.MaxBatch {
-		select {
-		case r := <-c.queue:
-			batch = appendTaken(batch, r)
-		default:
-			return batch
-		}
-	}
-	return batch
+	return c.gather(batch)
 }
 
 // A request is queued until a worker takes it or its caller abandons it; whoever comes first decides.

@@ -44,6 +44,7 @@ func (w *worker) run(ctx context.Context) {
 		w.c.metrics.BatchSize.Observe(float64(len(batch)))
 		slices.SortStableFunc(batch, compare)
 		w.commit(ctx, batch)
+		w.c.flying.land(len(batch))
 		w.c.metrics.Duration.Observe(time.Since(started).Seconds())
 		clear(batch) // so that finished steps can be collected while the worker waits
 	}

@@ -50,7 +50,9 @@ type Config struct {
 	SignOnAgainAfter configs.Duration `yaml:"sign_on_again_after"` // after the peer signed us off
 	ReconnectMin     configs.Duration `yaml:"reconnect_min"`
 	ReconnectMax     configs.Duration `yaml:"reconnect_max"`
-	MaxPending       int              `yaml:"max_pending"` // calls at the same time
+	// MaxPending is how many calls may wait at the same time. Reversals (class 4) may wait beyond it, a quarter of it more and at least
+	// 64, and network management (class 8) beyond those, so that neither starves on a link full of waiting authorizations.
+	MaxPending int `yaml:"max_pending"`
 }
 
 // SignOnConfig says whether and with which elements we sign on.

@@ -21,7 +21,9 @@ const (
 
 // reversalReserve is how many class 4 calls (reversals) may be pending beyond Config.MaxPending. A peer that answers no authorization
 // fills the link, and each of them is owed a reversal: those must not wait for the ones they undo.
-func (c *Config) reversalReserve() int { return max(minReversalReserve, c.MaxPending/reversalReserveShare) }
+func (c *Config) reversalReserve() int {
+	return max(minReversalReserve, c.MaxPending/reversalReserveShare)
+}
 
 // pendingLimit is how many calls may be pending before one of this class more.
 func (c *Config) pendingLimit(class byte) int {
@@ -36,13 +38,15 @@ func (c *Config) pendingLimit(class byte) int {
 }
 
 // Call is one request with its two times. Both are instants taken with time.Now and Add in this process: their monotonic reading
-// counts, so that a step of the wall clock neither shortens nor lengthens a wait.
+// counts, so that a step of the wall clock neither shortens nor lengthens a wait. It can keep a request from being sent; see SendBefore.
 type Call struct {
 	// Body is the encoded message without its frame. The link does not change or keep it; the caller does not change it before
 	// Exchange returns.
 	Body []byte
-	// SendBefore is the last instant at which the write may begin; zero means Deadline. It is checked under the write lock, right
-	// before the write.
+	// SendBefore is the instant before which the write must begin; zero means Deadline. It is checked under the write lock, right before
+	// the write, by the monotonic clock and by the wall clock, and both must allow it: the monotonic clock stands still while the machine
+	// is suspended, and meanwhile another process may have taken the request for lost and reversed it. A wall clock that was set forward
+	// costs a request not sent, which harms nobody.
 	SendBefore time.Time
 	// Deadline is when Exchange returns at the latest. It is required.
 	Deadline time.Time
@@ -240,11 +244,16 @@ func (s *socket) begin(c *call) error {
 		return ErrDown
 	case !c.network() && l.status.State != SignedOn:
 		return ErrNotSignedOn
-	case !time.Now().Before(c.SendBefore):
+	case c.expired(time.Now()):
 		return ErrExpired
 	}
 	c.begun = true
 	return nil
+}
+
+// expired reports whether either clock forbids the write.
+func (c *call) expired(now time.Time) bool {
+	return !now.Before(c.SendBefore) || !now.Round(0).Before(c.SendBefore.Round(0)) // Round(0) strips the monotonic reading
 }
 
 // take finds the call that a response answers and removes it from the pending map, in one critical section. Without a call it gives

@@ -10,7 +10,7 @@
 //
 // It never sends again, never lets financial traffic out before sign-on, never judges an answer (that is the caller's, who decodes
 // it), never holds a lock while it writes to a channel or waits, and never puts a message's content into an error, a log line or a
-// metric. All its waiting is on monotonic time; the wall clock is read for DE 7 only.
+// metric. All its waiting is on monotonic time; the wall clock is read for DE 7, and can forbid a write but never delay or allow one.
 package link
 
 import (
@@ -39,9 +39,6 @@ type Options struct {
 	// OnUnmatched is given every message that answers no pending call, by the reader and in the order received. It must not block:
 	// while it runs, the link receives nothing.
 	OnUnmatched func(Unmatched)
-	// NextSTAN gives DE 11 of the link's own 08xx messages, six digits. Where it is nil or fails, the link counts by itself, since
-	// finding a dead peer must not depend on anything else.
-	NextSTAN func(context.Context) (string, error)
 	// Dial connects; nil is a net.Dialer.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
 }
@@ -55,11 +52,10 @@ type Link struct {
 	diagnosing  *iso8583.Framing // the same, looking for a wrong includes setting
 	log         *zap.Logger
 	onUnmatched func(Unmatched)
-	nextSTAN    func(context.Context) (string, error)
 	dial        func(ctx context.Context, network, address string) (net.Conn, error)
 	metrics     linkMetrics
 	counts      counts
-	ownSTAN     atomic.Uint32
+	lastSTAN    atomic.Uint32   // of our own 08xx messages
 	accepted    map[string]bool // DE 70 codes of the peer's that are answered with RC 00
 
 	mu       sync.Mutex // protects the following, and the pending calls of the socket
@@ -80,7 +76,7 @@ func New(name string, cfg Config, opts Options) (*Link, error) {
 	}
 	l := &Link{
 		name: name, cfg: cfg, spec: spec, framing: framing, diagnosing: framing.Diagnosing(spec),
-		log: opts.Log, onUnmatched: opts.OnUnmatched, nextSTAN: opts.NextSTAN, dial: opts.Dial,
+		log: opts.Log, onUnmatched: opts.OnUnmatched, dial: opts.Dial,
 		accepted: map[string]bool{"": true, cfg.Codes.SignOn: true, cfg.Codes.SignOff: true, cfg.Codes.Echo: true},
 		status:   Status{Name: name, Address: cfg.Address, State: Down, Since: time.Now()},
 	}
@@ -99,7 +95,7 @@ func New(name string, cfg Config, opts Options) (*Link, error) {
 		metrics = NewMetrics(nil)
 	}
 	l.metrics = metrics.forLink(name)
-	l.ownSTAN.Store(rand.Uint32N(maxSTAN))
+	l.lastSTAN.Store(rand.Uint32N(maxSTAN))
 	return l, nil
 }
 

@@ -16,8 +16,6 @@ const (
 	// networkAnswerGap is the least time between two of our answers to class 8 requests, so that two ends which answer each other's
 	// echoes cannot keep each other busy.
 	networkAnswerGap = 50 * time.Millisecond
-	// nextSTANTimeout bounds the wait for an allocated STAN, before the link counts by itself.
-	nextSTANTimeout = time.Second
 
 	responseApproved             = "00"
 	responseFunctionNotSupported = "40"
@@ -138,7 +136,7 @@ func (s *socket) networkCall(ctx context.Context, code string, elements map[iso8
 	request := s.link.spec.NewMessage(iso8583.MTINetworkManagementRequest)
 	err := errors.Join(
 		request.Set(iso8583.TransmissionDateTime, time.Now().UTC().Format("0102150405")), // DE 7 is UTC
-		request.Set(iso8583.STAN, s.link.networkSTAN(ctx, min(timeout, nextSTANTimeout))),
+		request.Set(iso8583.STAN, s.link.networkSTAN()),
 		request.Set(iso8583.NetworkManagementCode, code),
 	)
 	for e, value := range elements {
@@ -166,19 +164,9 @@ func (s *socket) networkCall(ctx context.Context, code string, elements map[iso8
 	return string(peeked.Value(iso8583.ResponseCode)), nil
 }
 
-// networkSTAN gives DE 11 of one of our own 08xx messages.
-func (l *Link) networkSTAN(ctx context.Context, timeout time.Duration) string {
-	if l.nextSTAN != nil {
-		ctx, cancel := context.WithTimeout(ctx, timeout)
-		defer cancel()
-		stan, err := l.nextSTAN(ctx)
-		if err == nil {
-			return stan
-		}
-		l.log.Warn("no stan allocated, counting by ourselves", zap.Error(err))
-	}
-	return fmt.Sprintf("%06d", 1+l.ownSTAN.Add(1)%maxSTAN)
-}
+// networkSTAN gives DE 11 of one of our own 08xx messages. The link counts by itself, from a random start: finding a dead peer must
+// not depend on anything else.
+func (l *Link) networkSTAN() string { return fmt.Sprintf("%06d", 1+l.lastSTAN.Add(1)%maxSTAN) }
 
 // serve takes a class 8 request of the peer's. The reader calls it: what it changes holds before the next message is read, and the
 // answer is left to answerRequests, since a reader that writes can be blocked by the peer.

@@ -381,37 +381,35 @@ func TestWithoutRequiredSignOnTrafficFlowsAtOnce(t *testing.T) {
 	}
 }
 
-func TestNetworkSTANComesFromTheAllocatorOrFromTheLink(t *testing.T) {
+func TestSignOnCarriesItsElementsAndAFreshSTAN(t *testing.T) {
 	t.Parallel()
-	for name, next := range map[string]func(context.Context) (string, error){
-		"allocated":    func(context.Context) (string, error) { return "424242", nil },
-		"failing":      func(context.Context) (string, error) { return "", errors.New("database is away") },
-		"hanging":      func(ctx context.Context) (string, error) { <-ctx.Done(); return "", ctx.Err() },
-		"no allocator": nil,
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			stans := make(chan string, 1)
-			p := startPeer(t, func(c *conn) {
-				m, err := c.read()
-				if err != nil {
-					return
-				}
-				if m.Get(33) != "12345678" {
-					t.Errorf("sign-on without its configured element: %s", m.Image())
-				}
-				stans <- m.Get(iso8583.STAN)
-				_ = c.write(response(m, "00"))
-				c.serve(approve)
-			})
-			cfg := testConfig(p.address())
-			cfg.SignOn.Elements = map[iso8583.Element]string{33: "12345678"}
-			cfg.SignOnTimeout = configs.Duration(patience)
-			startSignedOn(t, cfg, Options{NextSTAN: next})
-			stan := <-stans
-			if name == "allocated" && stan != "424242" || stan == "000000" || len(stan) != 6 {
-				t.Errorf("STAN %q", stan)
-			}
-		})
+	stans := make(chan string, 2)
+	p := startPeer(t, func(c *conn) {
+		m, err := c.read()
+		if err != nil {
+			return
+		}
+		if m.Get(33) != "12345678" {
+			t.Errorf("sign-on without its configured element: %s", m.Image())
+		}
+		stans <- m.Get(iso8583.STAN)
+		if len(stans) == 1 {
+			_ = c.write(response(m, "91")) // the link hangs up and signs on again
+			return
+		}
+		_ = c.write(response(m, "00"))
+		c.serve(approve)
+	})
+	cfg := testConfig(p.address())
+	cfg.SignOn.Elements = map[iso8583.Element]string{33: "12345678"}
+	l, err := New("test", cfg, Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.lastSTAN.Store(maxSTAN - 2)
+	t.Cleanup(run(t, l))
+	waitState(t, l, SignedOn)
+	if first, second := <-stans, <-stans; first != "999999" || second != "000001" {
+		t.Errorf("STANs %q and %q, want the last and the first that there are", first, second)
 	}
 }

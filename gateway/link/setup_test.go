@@ -220,10 +220,16 @@ func runLink(t testing.TB, cfg Config, opts Options) (l *Link, stop func()) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	return l, run(t, l)
+}
+
+// run runs a link that was made already until stop is called, which waits for its end.
+func run(t testing.TB, l *Link) (stop func()) {
+	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- l.Run(ctx) }()
-	return l, sync.OnceFunc(func() {
+	return sync.OnceFunc(func() {
 		cancel()
 		select {
 		case err := <-ended:

@@ -152,8 +152,10 @@ func (c *cluster) startServer(ctx context.Context) (err error) {
 	if err := os.Chmod(c.dir, 0o711); err != nil {
 		return errors.Join(fmt.Errorf("open directory: %w", err), os.RemoveAll(c.dir))
 	}
-	config := localpg.Config{DataDir: c.dir, SharedBuffersMiB: sharedBuffersMiB, MaxConnections: serverConnections,
-		MaxWALMiB: maxWALMiB, DieWithParent: true}
+	config := localpg.Config{DataDir: c.dir, MaxConnections: serverConnections, DieWithParent: true}
+	if !benchmarking() { // a benchmark measures the settings that the daemon's own server has
+		config.SharedBuffersMiB, config.MaxWALMiB = sharedBuffersMiB, maxWALMiB
+	}
 	if c.server, err = localpg.Start(ctx, config, zap.NewNop()); err != nil {
 		return errors.Join(err, os.RemoveAll(c.dir))
 	}
@@ -166,15 +168,20 @@ func (c *cluster) startServer(ctx context.Context) (err error) {
 // hundred files, made in a fifth of the time in memory; benchmarks need the disk,
 // whose commits they measure.
 func serverRoot() string {
-	bench := flag.Lookup("test.bench")
 	var stat syscall.Statfs_t
-	if (bench != nil && bench.Value.String() != "") || syscall.Statfs(memoryRoot, &stat) != nil {
+	if benchmarking() || syscall.Statfs(memoryRoot, &stat) != nil {
 		return os.TempDir()
 	}
 	if stat.Bavail*uint64(stat.Bsize) < minMemoryBytes {
 		return os.TempDir()
 	}
 	return memoryRoot
+}
+
+// benchmarking reports whether the process runs benchmarks.
+func benchmarking() bool {
+	bench := flag.Lookup("test.bench")
+	return bench != nil && bench.Value.String() != ""
 }
 
 func stopCluster() error {
