@@ -35,7 +35,7 @@ func TestBatchGathersBesideATransaction(t *testing.T) {
 		steps  int
 		after  time.Duration
 	}{
-		"as large":        {arrive: 9, steps: 3, after: 2 * time.Millisecond},
+		"as large":        {arrive: 4, steps: 3, after: 2 * time.Millisecond},
 		"the other ends":  {arrive: 1, land: 3 * time.Millisecond, steps: 2, after: 3 * time.Millisecond},
 		"a slow one":      {arrive: 1, steps: 2, after: gatherLimit},
 		"nothing arrives": {steps: 1, after: gatherLimit},
@@ -44,12 +44,9 @@ func TestBatchGathersBesideATransaction(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				c, began := gathering(t), time.Now()
 				c.flying.start(3)
-				go func() {
-					for range test.arrive {
-						time.Sleep(time.Millisecond)
-						c.queue <- &request{}
-					}
-				}()
+				for i := range test.arrive {
+					time.AfterFunc(time.Duration(i+1)*time.Millisecond, func() { c.queue <- &request{} })
+				}
 				if test.land > 0 {
 					time.AfterFunc(test.land, func() { c.flying.land(3) })
 				}

@@ -26,7 +26,7 @@ func (c *Config) reversalReserve() int {
 }
 
 // pendingLimit is how many calls may be pending before one of this class more.
-func (c *Config) pendingLimit(class byte) int {
+func (c *Config) pendingLimit(class uint8) int {
 	switch class {
 	case 8:
 		return c.MaxPending + c.reversalReserve() + networkCallReserve

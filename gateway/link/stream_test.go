@@ -5,7 +5,6 @@ import (
 	"strings"
 	"testing"
 	"time"
-	"unsafe"
 
 	"github.com/schemegate/schemegate/configs"
 	"github.com/schemegate/schemegate/iso8583"
@@ -93,56 +92,6 @@ func TestS74_WrongLengthSettingIsDiagnosed(t *testing.T) {
 			if cause := l.Status().LastDownCause; !strings.Contains(cause, "includes") {
 				t.Errorf("given up by %s: %q, which does not name the setting", l.Status().LastDown, cause)
 			}
-		})
-	}
-}
-
-// stepped gives the same instant as seen after the wall clock was set by d: same monotonic reading, other wall reading.
-func stepped(t *testing.T, instant time.Time, d time.Duration) time.Time {
-	t.Helper()
-	const secondsShift = 30 // time.Time.wall: a flag, 33 bits of seconds, 30 bits of nanoseconds
-	wall := (*uint64)(unsafe.Pointer(&instant))
-	before := instant
-	*wall += uint64(int64(d/time.Second) << secondsShift)
-	if instant.Sub(before) != 0 || instant.Round(0).Sub(before.Round(0)) != d {
-		t.Fatal("the layout of time.Time is another one than this test knows")
-	}
-	return instant
-}
-
-// TestS69_StepOfTheWallClockChangesNoWait: the clock was set by an hour, either way, after the call's times were computed.
-func TestS69_StepOfTheWallClockChangesNoWait(t *testing.T) {
-	t.Parallel()
-	for name, step := range map[string]time.Duration{"forward": time.Hour, "back": -time.Hour} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			l := startWith(t, func(m *iso8583.Message) []*iso8583.Message {
-				if m.Get(iso8583.STAN) == "000001" {
-					return approve(m)
-				}
-				return nil
-			}, Options{})
-			now := time.Now()
-			call := Call{
-				Body:       encoded(request(iso8583.MTIAuthorizationRequest, 1, "T1")),
-				SendBefore: stepped(t, now.Add(patience), step), Deadline: stepped(t, now.Add(patience), step),
-			}
-			if _, err := l.Exchange(t.Context(), call); err != nil {
-				t.Errorf("answered call: %v", err)
-			}
-			const wait = 200 * time.Millisecond
-			now = time.Now()
-			call.Body = encoded(request(iso8583.MTIAuthorizationRequest, 2, "T1"))
-			call.SendBefore, call.Deadline = stepped(t, now.Add(wait), step), stepped(t, now.Add(wait), step)
-			_, err := l.Exchange(t.Context(), call)
-			took := time.Since(now)
-			if err != ErrTimeout || took < wait || took > patience {
-				t.Errorf("silent call: %v after %s, its deadline was %s", err, took, wait)
-			}
-			call.SendBefore = stepped(t, time.Now().Add(-time.Millisecond), step)
-			call.Deadline = stepped(t, time.Now().Add(patience), step)
-			_, err = l.Exchange(t.Context(), call)
-			requireNotSent(t, err, ErrExpired)
 		})
 	}
 }
