@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"go.uber.org/zap"
 
@@ -112,10 +114,16 @@ func withDatabase(p process, file string, use func(ctx context.Context, pool *pg
 	return use(p.ctx, d.pool)
 }
 
+// codeNoRole is SQLSTATE invalid_parameter_value: a connection asks for the writer's role, which the first migration of a server makes.
+const codeNoRole = "22023"
+
 // checkSchema refuses a database that this program cannot work on.
 func checkSchema(ctx context.Context, pool *pgxpool.Pool) error {
 	have, want, err := migrations.Current(ctx, pool)
+	var refused *pgconn.PgError
 	switch {
+	case errors.As(err, &refused) && refused.Code == codeNoRole && strings.Contains(refused.Message, migrations.WriterRole):
+		return errors.New("the database's server has never been migrated: run schemegate migrate")
 	case err != nil:
 		return err
 	case have < want:
