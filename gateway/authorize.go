@@ -37,7 +37,7 @@ type Answer struct {
 // earlier one gets that one's answer and sends nothing. ctx bounds only the caller's wait: once recorded, the authorisation
 // runs to its end whether or not anybody listens.
 func (g *Gateway) Authorize(ctx context.Context, call AuthorizeCall) (Answer, error) {
-	if call.Request.holdsPAN(call.IdempotencyKey) {
+	if call.Request.holdsOwnPAN(call.IdempotencyKey) {
 		return Answer{}, Errorf(CodeKeyMalformed, nil, "a key must not hold a card number")
 	}
 	l, err := g.linkFor(call.Request.Link)

@@ -129,7 +129,7 @@ func (l *cardLink) setFurther(o *outgoing, req *AuthorizationRequest) {
 			continue
 		}
 		field, e := "elements."+number, iso8583.Element(n)
-		if l.stored[number] && req.holdsPAN(req.Elements[number]) {
+		if l.stored[number] && req.holdsOwnPAN(req.Elements[number]) {
 			o.faults = append(o.faults, FieldFault{field, ruleNoPAN + ", since this link stores it"})
 			continue
 		}

@@ -226,3 +226,26 @@ func TestReferenceWithAHoldIsNeverSentAgain(t *testing.T) {
 		t.Errorf("%v hits counted, want 1", n)
 	}
 }
+
+// A card's own number stands in no text that is stored; a number that merely has a right check digit is nobody's card.
+func TestOwnCardNumberIsInNoStoredText(t *testing.T) {
+	t.Parallel()
+	s := gatewaytest.New(t, gatewaytest.Options{})
+	const numeric = "20261201000000006" // a right check digit by chance
+	if !iso8583.LuhnValid(numeric) {
+		t.Fatal("the reference proves nothing")
+	}
+	if v := s.MustAuthorize(t, numeric, gatewaytest.Purchase("12.34", map[string]any{"client_reference": numeric})); v.State != "approved" {
+		t.Errorf("a numeric key and reference: %s", v.State)
+	}
+	_, err := s.Authorize(t, "key-"+gatewaytest.PAN, gatewaytest.Purchase("12.34", nil))
+	if refusal := gateway.AsError(err); refusal.Code != gateway.CodeKeyMalformed {
+		t.Errorf("a key with the card number: %v", err)
+	}
+	for _, field := range []string{"client_reference", "order_reference"} {
+		_, err := s.Authorize(t, "key-1", gatewaytest.Purchase("12.34", map[string]any{field: "x" + gatewaytest.PAN}))
+		if refusal := gateway.AsError(err); refusal.Code != gateway.CodeValidationFailed || refusal.Faults[0].Field != field {
+			t.Errorf("%s with the card number: %v", field, err)
+		}
+	}
+}

@@ -269,22 +269,21 @@ func duplicateMember(body []byte) string {
 }
 
 var (
-	fieldName     = regexp.MustCompile(`^[A-Za-z][A-Za-z_]{0,40}$`)
-	reference     = regexp.MustCompile(`^[\x21-\x7e]{1,64}$`)
-	digits        = func(n string) *regexp.Regexp { return regexp.MustCompile(`^[0-9]{` + n + `}$`) }
-	panDigits     = digits("12,19")
-	expiryDigits  = regexp.MustCompile(`^[0-9]{2}(0[1-9]|1[0-2])$`)
-	threeDigits   = digits("3")
-	fourDigits    = digits("4")
-	twoDigits     = digits("2")
-	upToEleven    = digits("1,11")
-	terminalText  = regexp.MustCompile(`^[\x20-\x7e]{1,8}$`)
-	acceptorText  = regexp.MustCompile(`^[\x20-\x7e]{1,15}$`)
-	locationText  = regexp.MustCompile(`^[\x20-\x7e]{1,40}$`)
-	amountText    = regexp.MustCompile(`^[0-9]{1,12}(\.[0-9]{1,4})?$`)
-	track2Text    = regexp.MustCompile(`^[0-9]{12,19}[=D][0-9]{1,24}$`)
-	pinBlockHex   = regexp.MustCompile(`^[0-9A-Fa-f]{16}$`)
-	cardLikeDigit = regexp.MustCompile(`[0-9]{12,19}`)
+	fieldName    = regexp.MustCompile(`^[A-Za-z][A-Za-z_]{0,40}$`)
+	reference    = regexp.MustCompile(`^[\x21-\x7e]{1,64}$`)
+	digits       = func(n string) *regexp.Regexp { return regexp.MustCompile(`^[0-9]{` + n + `}$`) }
+	panDigits    = digits("12,19")
+	expiryDigits = regexp.MustCompile(`^[0-9]{2}(0[1-9]|1[0-2])$`)
+	threeDigits  = digits("3")
+	fourDigits   = digits("4")
+	twoDigits    = digits("2")
+	upToEleven   = digits("1,11")
+	terminalText = regexp.MustCompile(`^[\x20-\x7e]{1,8}$`)
+	acceptorText = regexp.MustCompile(`^[\x20-\x7e]{1,15}$`)
+	locationText = regexp.MustCompile(`^[\x20-\x7e]{1,40}$`)
+	amountText   = regexp.MustCompile(`^[0-9]{1,12}(\.[0-9]{1,4})?$`)
+	track2Text   = regexp.MustCompile(`^[0-9]{12,19}[=D][0-9]{1,24}$`)
+	pinBlockHex  = regexp.MustCompile(`^[0-9A-Fa-f]{16}$`)
 )
 
 // ownedElements are set by the gateway from its own records; a client cannot bring them through `elements`.
@@ -314,9 +313,9 @@ func (r *AuthorizationRequest) validate(decoded []FieldFault) []FieldFault {
 		check(field, value == "" || form.MatchString(value), rule)
 	}
 	check("client_reference", reference.MatchString(r.ClientReference), "required: 1 to 64 printable characters without spaces")
-	check("client_reference", !r.holdsPAN(r.ClientReference), ruleNoPAN)
+	check("client_reference", !r.holdsOwnPAN(r.ClientReference), ruleNoPAN)
 	optional("order_reference", r.OrderReference, reference, "1 to 64 printable characters without spaces")
-	check("order_reference", !r.holdsPAN(r.OrderReference), ruleNoPAN)
+	check("order_reference", !r.holdsOwnPAN(r.OrderReference), ruleNoPAN)
 	check("type", r.Type == Purchase || r.Type == Preauthorization || r.Type == Cash, "required: purchase, preauthorization or cash")
 	r.validateAmount(check)
 	r.validateCard(check, optional)
@@ -324,7 +323,7 @@ func (r *AuthorizationRequest) validate(decoded []FieldFault) []FieldFault {
 	check("merchant.acceptor_id", acceptorText.MatchString(r.Merchant.AcceptorID), "required: 1 to 15 printable characters (DE 42)")
 	optional("merchant.name_location", r.Merchant.NameLocation, locationText, "1 to 40 printable characters (DE 43)")
 	check("merchant.acceptor_id", !r.holdsOwnPAN(r.Merchant.AcceptorID), ruleNoPAN)
-	check("merchant.name_location", !r.holdsPAN(r.Merchant.NameLocation), ruleNoPAN)
+	check("merchant.name_location", !r.holdsOwnPAN(r.Merchant.NameLocation), ruleNoPAN)
 	optional("merchant.mcc", r.Merchant.MCC, fourDigits, "4 digits (DE 18)")
 	check("pos.entry_mode", threeDigits.MatchString(r.POS.EntryMode), "required: 3 digits (DE 22)")
 	check("pos.condition_code", twoDigits.MatchString(r.POS.ConditionCode), "required: 2 digits (DE 25)")
@@ -335,12 +334,8 @@ func (r *AuthorizationRequest) validate(decoded []FieldFault) []FieldFault {
 // ruleNoPAN guards what is stored in clear.
 const ruleNoPAN = "must not hold a card number"
 
-// holdsPAN tells whether a text holds this request's card number or what looks like one.
-func (r *AuthorizationRequest) holdsPAN(text string) bool {
-	return LooksLikePAN(text) || r.holdsOwnPAN(text)
-}
-
-// holdsOwnPAN is for texts of which many have a right check digit by chance, such as numeric acceptor ids.
+// holdsOwnPAN guards what is stored in clear against the request's own card number. Numbers that merely could be one pass: one in ten
+// numeric references has a right check digit, and must not be refused for it.
 func (r *AuthorizationRequest) holdsOwnPAN(text string) bool {
 	return panDigits.MatchString(r.Card.PAN.Reveal()) && strings.Contains(text, r.Card.PAN.Reveal())
 }
@@ -400,16 +395,6 @@ func (r *AuthorizationRequest) validateElements() []FieldFault {
 	}
 	sort.Slice(faults, func(i, j int) bool { return faults[i].Field < faults[j].Field })
 	return faults
-}
-
-// LooksLikePAN finds a run of digits that could be a card number: fifteen to nineteen digits with a right check digit.
-func LooksLikePAN(s string) bool {
-	for _, run := range cardLikeDigit.FindAllString(s, -1) {
-		if len(run) >= 15 && iso8583.LuhnValid(run) {
-			return true
-		}
-	}
-	return false
 }
 
 // decodeICC reads DE 55 from hexadecimal or base64.

@@ -51,8 +51,6 @@ func TestIdempotencyKeyForms(t *testing.T) {
 		{"more after the quote", []string{`"a";p=1`}, "", gateway.CodeKeyMalformed},
 		{"not ASCII", []string{"schlüssel"}, "", gateway.CodeKeyMalformed},
 		{"control byte", []string{"a\tb"}, "", gateway.CodeKeyMalformed},
-		{"card number", []string{"pay-4111111111111111"}, "", gateway.CodeKeyMalformed},
-		{"card number in quotes", []string{`"4111111111111111"`}, "", gateway.CodeKeyMalformed},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
