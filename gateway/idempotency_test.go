@@ -432,6 +432,9 @@ func TestManyCopiesOfOneRequest(t *testing.T) {
 	}
 	sending.Wait()
 	final := mustAnswer(t, s, "key-1", body)
+	if v := gatewaytest.Decode(t, final.Body); v.State != "approved" {
+		t.Fatalf("the original is %s: %s", v.State, v.Reason)
+	}
 	originals := 0
 	for i := range copies {
 		if errs[i] != nil {

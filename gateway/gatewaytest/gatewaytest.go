@@ -190,7 +190,7 @@ func config(t testing.TB, address string, scheme sim.CardConfig, options Options
 	l.AcquirerID = "12345678901"
 	l.AnswerWithin, l.SendWithin = configs.Duration(answerWithin), configs.Duration(answerWithin)
 	l.ReconnectMin, l.ReconnectMax = configs.Duration(5*time.Millisecond), configs.Duration(50*time.Millisecond)
-	l.EchoInterval, l.EchoTimeout = configs.Duration(time.Second), configs.Duration(300*time.Millisecond)
+	l.EchoInterval, l.EchoTimeout = configs.Duration(10*time.Second), configs.Duration(5*time.Second) // a busy machine is no dead peer
 	l.Silence = new(reversal.Policy)
 	l.Silence.SetDefaults()
 	l.Silence.Policy = reversal.ReversePolicy
