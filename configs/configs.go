@@ -30,6 +30,9 @@ const (
 	maxNesting = 64
 )
 
+// unreadableRule begins the rule of a file that is no YAML.
+const unreadableRule = "is not YAML that can be read"
+
 // Defaulter is what a type implements (on its pointer) to give defaults to values that the file brings into being: the entries of
 // a map, the items of a list, what a pointer points to. Everything else starts as the caller of Load filled it.
 type Defaulter interface{ SetDefaults() }
@@ -66,7 +69,7 @@ func parse(file string, data []byte) (root ast.Node, faults Faults) {
 	// A parser that panics on odd input must not end a daemon that is asked to check its configuration again.
 	defer func() {
 		if r := recover(); r != nil {
-			root, faults = nil, Faults{{File: file, Rule: "is not YAML that can be read"}}
+			root, faults = nil, Faults{{File: file, Rule: unreadableRule}}
 		}
 	}()
 	tokens := lexer.Tokenize(string(data))
@@ -94,14 +97,14 @@ func parse(file string, data []byte) (root ast.Node, faults Faults) {
 // syntaxFault keeps the parser's position and its message, without the source lines it would print and without the text that
 // some messages quote: either may hold a secret.
 func syntaxFault(file string, err error) Fault {
-	fault := Fault{File: file, Rule: "is not YAML that can be read"}
+	fault := Fault{File: file, Rule: unreadableRule}
 	var syntax *yaml.SyntaxError
 	if !errors.As(err, &syntax) {
 		return fault
 	}
 	message, _, _ := strings.Cut(syntax.GetMessage(), "\n")
 	message, _, _ = strings.Cut(message, ` "`)
-	fault.Rule = "is not YAML that can be read: " + message
+	fault.Rule = unreadableRule + ": " + message
 	if tk := syntax.GetToken(); tk != nil && tk.Position != nil {
 		fault.Line, fault.Column = tk.Position.Line, tk.Position.Column
 	}

@@ -95,6 +95,11 @@ func (f Faults) Err() error {
 	return f
 }
 
+// Unreadable reports whether the file itself could not be read, so that nothing of it is known.
+func (f Faults) Unreadable() bool {
+	return slices.ContainsFunc(f, func(fault Fault) bool { return fault.Path == "" && strings.HasPrefix(fault.Rule, unreadableRule) })
+}
+
 // sort orders faults as a reader meets them; those without a line come first, those of one place by path.
 func (f Faults) sort() {
 	slices.SortStableFunc(f, func(a, b Fault) int {

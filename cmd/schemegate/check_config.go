@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 
@@ -10,12 +11,20 @@ import (
 // checkConfigCommand names every fault of a configuration: file, line, key, value and rule. Keys are read as the daemon would
 // read them, so that a missing one is found before the start.
 type checkConfigCommand struct {
-	Config string `arg:"" type:"existingfile" placeholder:"FILE" help:"The configuration."`
+	File   string `arg:"" optional:"" type:"existingfile" placeholder:"FILE" help:"The configuration."`
+	Config string `type:"existingfile" placeholder:"FILE" help:"The same, as the other commands name it."`
 }
 
 // Run prints one line a fault, or ok.
 func (c *checkConfigCommand) Run(p process) error {
-	loaded, faults, data, err := readConfig(c.Config)
+	file := c.File
+	if file == "" {
+		file = c.Config
+	}
+	if file == "" || c.File != "" && c.Config != "" {
+		return errors.New("check configuration: one file is needed")
+	}
+	loaded, faults, data, err := readConfig(file)
 	if err != nil {
 		return err
 	}
@@ -29,7 +38,7 @@ func (c *checkConfigCommand) Run(p process) error {
 		fmt.Fprintln(p.stdout, "ok")
 		return nil
 	}
-	for _, fault := range faults.Locate(c.Config, data) {
+	for _, fault := range faults.Locate(file, data) {
 		fmt.Fprintln(p.stdout, fault)
 	}
 	return errFound

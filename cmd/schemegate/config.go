@@ -76,7 +76,9 @@ func readConfig(file string) (c config, faults configs.Faults, data []byte, err 
 	if err := c.resolve(filepath.Dir(file)); err != nil {
 		return config{}, nil, nil, err
 	}
-	c.validate(&faults)
+	if !faults.Unreadable() { // of a file that could not be read, every rule is broken
+		c.validate(&faults)
+	}
 	return c, faults, data, nil
 }
 

@@ -100,6 +100,9 @@ func withDatabase(p process, file string, use func(ctx context.Context, pool *pg
 	if err != nil {
 		return err
 	}
+	if c.Database.URL == "" && !localpg.Exists(c.Database.Private) {
+		return fmt.Errorf("there is no private PostgreSQL in %s yet (data_dir): schemegate serve or migrate makes it", c.Database.Private.DataDir)
+	}
 	d, err := openDatabase(p.ctx, c, log)
 	if err != nil {
 		return err

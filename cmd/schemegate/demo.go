@@ -40,6 +40,7 @@ func (c *demoCmd) Run() (err error) {
 	if c.Stay {
 		d.invite()
 		<-ctx.Done()
+		fmt.Fprintln(d.out, "ending")
 	}
 	return nil
 }
@@ -98,6 +99,6 @@ Everything is still up. Try, from another terminal:
   %[5]s ledger verify --config %[6]s
 
 An amount of 10.91 gets no answer; `+"`schemegate sim card --help`"+` lists more such amounts.
-The API is described at http://%[3]s/docs. Interrupt (Ctrl-C) to end.
-`, s.apiKey, s.sampleFile(), s.apiAddress, s.adminAddress, s.program, s.configFile)
+The API is described at http://%[3]s/docs. Interrupt (Ctrl-C), or kill -INT %[7]d, to end.
+`, s.apiKey, s.sampleFile(), s.apiAddress, s.adminAddress, s.program, s.configFile, os.Getpid())
 }

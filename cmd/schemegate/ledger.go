@@ -92,6 +92,9 @@ func (b *ledgerBalancesCommand) Run(p process) error {
 		if !b.Verify {
 			return nil
 		}
+		if b.At.IsZero() {
+			fmt.Fprintf(p.stdout, "as of %s ago, since younger postings may still be committing\n", settledAfter)
+		}
 		return b.report(ctx, pool, p, accounts, differences)
 	})
 }

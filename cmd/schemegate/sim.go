@@ -19,6 +19,11 @@ type simCardCommand struct {
 	Log    string `default:"info" enum:"debug,info,warn,error" help:"How much to log."`
 }
 
+// Help lists the amounts that make the scheme do something special.
+func (*simCardCommand) Help() string {
+	return "Every amount is approved, but for these (without a file, or with magic_amounts):\n\n" + sim.MagicTable()
+}
+
 // Run plays a card scheme until a signal.
 func (s *simCardCommand) Run(p process) error {
 	config := sim.DefaultCardConfig()

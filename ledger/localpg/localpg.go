@@ -196,6 +196,12 @@ func (s *Server) bringUp(ctx context.Context) error {
 	return nil
 }
 
+// Exists reports whether cfg's directory holds a cluster, so that who only reads need not make one.
+func Exists(cfg Config) bool {
+	_, err := os.Stat(filepath.Join(newPaths(cfg.DataDir).data, "PG_VERSION"))
+	return err == nil
+}
+
 // URL connects to the database as its owner, a superuser.
 func (s *Server) URL() string { return s.url(Database) }
 
