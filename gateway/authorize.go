@@ -397,8 +397,8 @@ func beforeRecord(err error) error {
 	switch {
 	case errors.Is(err, errReferencesExhausted):
 		code = CodeReferenceExhausted
-	case errors.Is(err, commit.ErrNotTaken):
-		code = CodeOverloaded
+	case errors.Is(err, commit.ErrNotTaken), errors.Is(err, context.DeadlineExceeded):
+		code = CodeOverloaded // the wait for a free number or a place in the queue outlasted the time to send
 	}
 	return &Error{Code: code, RetryAfterSeconds: 1, cause: err}
 }

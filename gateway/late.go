@@ -50,10 +50,20 @@ func (g *Gateway) keepUnmatched(ctx context.Context) {
 		}
 		if err != nil {
 			g.metrics.unmatchedDropped.WithLabelValues(u.Link).Inc()
-			g.log.Error("message not kept", append(fields, zap.Error(err))...)
+			g.log.Error("message not kept", append(fields, append(g.links[u.Link].traceFields(u.Body), zap.Error(err))...)...)
 		}
 		clear(u.Body)
 	}
+}
+
+// traceFields tell in a log which message was lost: its type and references, which are no card data.
+func (l *cardLink) traceFields(body []byte) []zap.Field {
+	m, err := l.spec.Decode(body)
+	if err != nil {
+		return nil
+	}
+	return []zap.Field{zap.Stringer("mti", m.MTI()), zap.String("stan", m.Get(iso8583.STAN)), zap.String("rrn", m.Get(iso8583.RRN)),
+		zap.String("response_code", m.Get(iso8583.ResponseCode))}
 }
 
 // unmatchedRetry is the pause before another attempt to write a message down.

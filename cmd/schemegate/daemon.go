@@ -56,7 +56,7 @@ func serve(stop, cut context.Context, c config, log *zap.Logger, ready chan<- ad
 		return err
 	}
 	defer admin.Close()
-	return runServers(stop, cut, g, a, admin, func() {
+	return runServers(stop, cut, d, g, a, admin, func() {
 		log.Info("ready", zap.Duration("took", time.Since(began)))
 		if ready != nil {
 			ready <- addresses{api: a.Addr().String(), admin: admin.Addr().String()}
@@ -67,7 +67,7 @@ func serve(stop, cut context.Context, c config, log *zap.Logger, ready chan<- ad
 // runServers runs gateway, API and administration. At the end of stop, or when one of them fails, the API takes nothing new
 // and the gateway lets what is in flight land, so that each waiting request gets its answer; administration goes last, so that
 // the end can be watched.
-func runServers(stop, cut context.Context, g *gateway.Gateway, a *api.API, admin *api.Admin, ready func()) error {
+func runServers(stop, cut context.Context, d *database, g *gateway.Gateway, a *api.API, admin *api.Admin, ready func()) error {
 	watch, endWatch := context.WithCancel(context.Background())
 	defer endWatch()
 	var watched errgroup.Group
@@ -83,6 +83,7 @@ func runServers(stop, cut context.Context, g *gateway.Gateway, a *api.API, admin
 	})
 	defer uncut()
 	serving, running := errgroup.WithContext(stop)
+	serving.Go(func() error { return d.watch(running) })
 	serving.Go(func() error {
 		err := g.Run(running)
 		closeAfter(answerGrace)

@@ -72,6 +72,36 @@ func (d *database) connect(ctx context.Context, connections int) error {
 	return nil
 }
 
+const (
+	// watchInterval is how often the private server is looked at.
+	watchInterval = time.Second
+	// maxDeadLooks is how many looks in a row must fail: a server that restarts after a crash of a session is back sooner.
+	maxDeadLooks = 10
+)
+
+// watch ends with an error when the private server has ended under the daemon. Nothing can be recorded then, and a fresh start
+// recovers everything, so whoever supervises the daemon is to start it again.
+func (d *database) watch(ctx context.Context) error {
+	if d.private == nil {
+		return nil
+	}
+	ticker := time.NewTicker(watchInterval)
+	defer ticker.Stop()
+	for dead := 0; dead < maxDeadLooks; {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-ticker.C:
+		}
+		if d.private.Alive() {
+			dead = 0
+			continue
+		}
+		dead++
+	}
+	return errors.New("the private PostgreSQL has ended: start the daemon again, which starts it and recovers what is open")
+}
+
 // close ends the pool, and then the private server when nobody else uses it. The end of cut hurries it.
 func (d *database) close(cut context.Context) error {
 	if d.pool != nil {

@@ -20,6 +20,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -210,6 +211,20 @@ func (s *Server) url(database string) string {
 	u := url.URL{Scheme: "postgres", User: url.User(Superuser), Path: "/" + database, RawQuery: query.Encode()}
 	return u.String()
 }
+
+// Alive reports whether the server takes connections. One that a crash of a session makes recover does; one whose first process was
+// killed does not, and never will again.
+func (s *Server) Alive() bool {
+	conn, err := net.DialTimeout("unix", filepath.Join(s.socketDir, ".s.PGSQL."+strconv.Itoa(port)), aliveTimeout)
+	if err != nil {
+		return false
+	}
+	_ = conn.Close()
+	return true
+}
+
+// aliveTimeout bounds one look at the socket.
+const aliveTimeout = 2 * time.Second
 
 // LogDir is where the server writes its log.
 func (s *Server) LogDir() string { return s.paths.log }

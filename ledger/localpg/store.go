@@ -19,6 +19,7 @@ const (
 	codeCannotConnectNow = "57P03"
 	// SQLSTATE 42P04: another process was quicker.
 	codeDuplicateDatabase = "42P04"
+	codeUniqueViolation   = "23505"
 )
 
 // ping connects once. The error of a server that is not ready yet is
@@ -55,8 +56,8 @@ func (s *Server) ensureDatabase(ctx context.Context) error {
 	// Copying the files is quicker than logging every compressed page.
 	_, err = conn.Exec(ctx, `CREATE DATABASE `+pgx.Identifier{Database}.Sanitize()+` STRATEGY file_copy`)
 	var refused *pgconn.PgError
-	if errors.As(err, &refused) && refused.Code == codeDuplicateDatabase {
-		return nil
+	if errors.As(err, &refused) && (refused.Code == codeDuplicateDatabase || refused.Code == codeUniqueViolation) {
+		return nil // a start that was killed may still be making it, and its backend finishes
 	}
 	if err != nil {
 		return fmt.Errorf("create database: %w", err)
