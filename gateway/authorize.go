@@ -238,23 +238,33 @@ func (g *Gateway) await(ctx context.Context, call AuthorizeCall, digest []byte, 
 	defer stop()
 	limit := time.NewTimer(time.Until(f.deadline) + awaitGrace)
 	defer limit.Stop()
-	select {
-	case <-f.done:
-		return g.landed(ctx, call, digest, f)
-	case <-patience:
-		return g.provisional(ctx, call, digest, f, limit.C)
-	case <-limit.C:
-		return Answer{}, errUnconfirmed(f)
-	case <-ctx.Done():
-		return Answer{}, &Error{Code: CodeOutcomeUnknown, Detail: "the caller left before the answer", cause: ctx.Err()}
+	for extended := false; ; extended = true {
+		select {
+		case <-f.done:
+			return g.landed(ctx, call, digest, f)
+		case <-patience:
+			return g.provisional(ctx, call, digest, f)
+		case <-limit.C:
+			if extended || g.flights.has(f.authorization.ID) {
+				return Answer{}, errUnconfirmed(f)
+			}
+			limit.Reset(recordGrace) // whether it is recorded at all will be known soon
+		case <-ctx.Done():
+			return Answer{}, &Error{Code: CodeOutcomeUnknown, Detail: "the caller left before the answer", cause: ctx.Err()}
+		}
 	}
 }
 
-// awaitGrace is how long past the scheme's deadline a caller waits for the database to confirm the decision.
-const awaitGrace = 2 * time.Second
+const (
+	// awaitGrace is how long past the scheme's deadline a caller waits for the database to confirm the decision.
+	awaitGrace = 2 * time.Second
+	// recordGrace is how much longer it waits to hear that nothing was recorded, which the committer says for certain once the
+	// database has been away for a while.
+	recordGrace = 6 * time.Second
+)
 
 func errUnconfirmed(f *flight) error {
-	return &Error{Code: CodeOutcomeUnknown, Detail: "the database has not confirmed the decision yet", Resource: f.authorization.Path()}
+	return &Error{Code: CodeOutcomeUnknown, Detail: "the database has not confirmed it yet", Resource: f.authorization.Path()}
 }
 
 // landed is the answer of a flight that is over. One that was certainly not recorded may still repeat an earlier request.
@@ -270,12 +280,14 @@ func (g *Gateway) landed(ctx context.Context, call AuthorizeCall, digest []byte,
 
 // provisional is the 202 of an authorisation that is still running. One that is not recorded yet has nothing to show, and
 // recording is quick, so that much is waited for.
-func (g *Gateway) provisional(ctx context.Context, call AuthorizeCall, digest []byte, f *flight, limit <-chan time.Time) (Answer, error) {
+func (g *Gateway) provisional(ctx context.Context, call AuthorizeCall, digest []byte, f *flight) (Answer, error) {
+	limit := time.NewTimer(time.Until(f.deadline) + awaitGrace + recordGrace)
+	defer limit.Stop()
 	for !g.flights.has(f.authorization.ID) {
 		select {
 		case <-f.done:
 			return g.landed(ctx, call, digest, f)
-		case <-limit:
+		case <-limit.C:
 			return Answer{}, errUnconfirmed(f)
 		case <-ctx.Done():
 			return Answer{}, &Error{Code: CodeOutcomeUnknown, Detail: "the caller left before the answer", cause: ctx.Err()}
