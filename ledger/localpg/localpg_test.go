@@ -578,3 +578,28 @@ func TestRunningServerThatCannotBeReachedIsNamed(t *testing.T) {
 	}
 	t.Log(err)
 }
+
+// TestPartialClusterStillWrittenIsRemoved: the initdb of a killed start goes on writing for a moment.
+func TestPartialClusterStillWrittenIsRemoved(t *testing.T) {
+	t.Parallel()
+	dir := filepath.Join(t.TempDir(), "partial")
+	stop := make(chan struct{})
+	var writing sync.WaitGroup
+	writing.Go(func() {
+		for i := 0; ; i++ {
+			select {
+			case <-stop:
+				return
+			default:
+				sub := filepath.Join(dir, strconv.Itoa(i%50))
+				_ = os.MkdirAll(sub, 0o700)
+				_ = os.WriteFile(filepath.Join(sub, strconv.Itoa(i)), nil, 0o600)
+			}
+		}
+	})
+	time.AfterFunc(300*time.Millisecond, func() { close(stop) })
+	if err := removePartial(t.Context(), dir); err != nil {
+		t.Errorf("not removed: %v", err)
+	}
+	writing.Wait()
+}

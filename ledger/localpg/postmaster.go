@@ -42,7 +42,7 @@ func (s *Server) initCluster(ctx context.Context) error {
 	} else if !errors.Is(err, os.ErrNotExist) {
 		return fmt.Errorf("look for cluster: %w", err)
 	}
-	if err := os.RemoveAll(s.paths.partial); err != nil {
+	if err := removePartial(ctx, s.paths.partial); err != nil {
 		return fmt.Errorf("remove unfinished cluster: %w", err)
 	}
 	if err := s.owner.makePrivate(s.paths.partial); err != nil {
@@ -384,4 +384,28 @@ func tail(text []byte) string {
 		text = text[len(text)-maxTailBytes:]
 	}
 	return string(text)
+}
+
+const (
+	// removeLimit bounds the removal of an unfinished cluster, and removePause is between two tries: the initdb of a start that was
+	// killed may still be writing into it, and fails when its directory goes.
+	removeLimit = 10 * time.Second
+	removePause = 50 * time.Millisecond
+)
+
+// removePartial removes what a killed start left of a cluster.
+func removePartial(ctx context.Context, dir string) error {
+	ctx, cancel := context.WithTimeout(ctx, removeLimit)
+	defer cancel()
+	for {
+		err := os.RemoveAll(dir)
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return err
+		case <-time.After(removePause):
+		}
+	}
 }
