@@ -250,7 +250,7 @@ func (g *Gateway) await(ctx context.Context, call AuthorizeCall, digest []byte, 
 			}
 			limit.Reset(recordGrace) // whether it is recorded at all will be known soon
 		case <-ctx.Done():
-			return Answer{}, &Error{Code: CodeOutcomeUnknown, Detail: "the caller left before the answer", cause: ctx.Err()}
+			return Answer{}, errCallerLeft(ctx)
 		}
 	}
 }
@@ -265,6 +265,10 @@ const (
 
 func errUnconfirmed(f *flight) error {
 	return &Error{Code: CodeOutcomeUnknown, Detail: "the database has not confirmed it yet", Resource: f.authorization.Path()}
+}
+
+func errCallerLeft(ctx context.Context) error {
+	return &Error{Code: CodeOutcomeUnknown, Detail: "the caller left before the answer", cause: ctx.Err()}
 }
 
 // landed is the answer of a flight that is over. One that was certainly not recorded may still repeat an earlier request.
@@ -290,7 +294,7 @@ func (g *Gateway) provisional(ctx context.Context, call AuthorizeCall, digest []
 		case <-limit.C:
 			return Answer{}, errUnconfirmed(f)
 		case <-ctx.Done():
-			return Answer{}, &Error{Code: CodeOutcomeUnknown, Detail: "the caller left before the answer", cause: ctx.Err()}
+			return Answer{}, errCallerLeft(ctx)
 		case <-time.After(provisionalPoll):
 		}
 	}
@@ -311,23 +315,31 @@ func patience(wait *time.Duration) (<-chan time.Time, func()) {
 
 // repeatOr answers a call that cannot be taken: an earlier one's answer where there is one, else the refusal.
 func (g *Gateway) repeatOr(ctx context.Context, call AuthorizeCall, digest []byte, refusal error) (Answer, error) {
-	reading, cancel := context.WithTimeout(ctx, readTimeout) // the repeat itself may wait longer
-	defer cancel()
-	_, found, err := selectClaim(reading, g.db, call.Tenant, endpointAuthorizations, call.IdempotencyKey, call.Request.ClientReference)
+	claim, found, err := g.claimFor(ctx, call)
 	if err != nil || !found {
 		return Answer{}, refusal
 	}
-	return g.repeat(ctx, call, digest)
+	return g.replay(ctx, call, digest, claim)
 }
 
 // repeat answers a call whose key or reference is taken. It sends nothing.
 func (g *Gateway) repeat(ctx context.Context, call AuthorizeCall, digest []byte) (Answer, error) {
-	reading, cancel := context.WithTimeout(ctx, readTimeout)
-	claim, found, err := selectClaim(reading, g.db, call.Tenant, endpointAuthorizations, call.IdempotencyKey, call.Request.ClientReference)
-	cancel()
+	claim, found, err := g.claimFor(ctx, call)
 	if err != nil || !found {
 		return Answer{}, Errorf(CodeOutcomeUnknown, err, "the database did not say who holds the key")
 	}
+	return g.replay(ctx, call, digest, claim)
+}
+
+// claimFor reads who holds the call's key or reference; only the reading is bounded, the repeat itself may wait longer.
+func (g *Gateway) claimFor(ctx context.Context, call AuthorizeCall) (claimRow, bool, error) {
+	ctx, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
+	return selectClaim(ctx, g.db, call.Tenant, endpointAuthorizations, call.IdempotencyKey, call.Request.ClientReference)
+}
+
+// replay answers a call from the claim that it repeats.
+func (g *Gateway) replay(ctx context.Context, call AuthorizeCall, digest []byte, claim claimRow) (Answer, error) {
 	resource := AuthorizationPath(claim.resourceID)
 	if claim.idempotencyKey != call.IdempotencyKey {
 		g.metrics.repeats.WithLabelValues("duplicate_reference").Inc()
@@ -368,7 +380,7 @@ func (g *Gateway) storedOrRunning(ctx context.Context, call AuthorizeCall, id uu
 			return g.presentOf(ctx, call.Tenant, id)
 		case <-ctx.Done():
 			poll.Stop()
-			return Answer{}, &Error{Code: CodeOutcomeUnknown, Detail: "the caller left before the answer", cause: ctx.Err()}
+			return Answer{}, errCallerLeft(ctx)
 		}
 		poll.Stop()
 	}
