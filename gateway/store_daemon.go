@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 )
 
 // beginEpoch ends the epochs of this instance's former lives and begins a new one. formerStart is when the earliest of those began
@@ -51,13 +52,11 @@ func updateEpochSeen(ctx context.Context, db querier, epoch int64, now time.Time
 }
 
 // endEpoch notes an orderly end.
-func endEpoch(ctx context.Context, db querier, epoch int64, now time.Time) error {
-	rows, err := db.Query(ctx, `UPDATE daemon SET ended_at = @now WHERE epoch = @epoch`, pgx.NamedArgs{"epoch": epoch, "now": now})
-	if err != nil {
+func endEpoch(ctx context.Context, db *pgxpool.Pool, epoch int64, now time.Time) error {
+	if _, err := db.Exec(ctx, `UPDATE daemon SET ended_at = @now WHERE epoch = @epoch`, pgx.NamedArgs{"epoch": epoch, "now": now}); err != nil {
 		return fmt.Errorf("end epoch: %w", err)
 	}
-	rows.Close()
-	return rows.Err()
+	return nil
 }
 
 // maxEndedEpochs bounds how far back former lives are looked at; older ones have nothing open that the sweep did not take.
@@ -91,28 +90,19 @@ func selectMark(ctx context.Context, db querier, name string) (time.Time, error)
 }
 
 // updateMark moves a sweep's mark, forward only.
-func updateMark(ctx context.Context, db querier, name string, through time.Time) error {
-	rows, err := db.Query(ctx, `INSERT INTO sweep_mark AS m (name, through_at) VALUES (@name, @through)
+func updateMark(ctx context.Context, db *pgxpool.Pool, name string, through time.Time) error {
+	_, err := db.Exec(ctx, `INSERT INTO sweep_mark AS m (name, through_at) VALUES (@name, @through)
 		ON CONFLICT (name) DO UPDATE SET through_at = greatest(m.through_at, excluded.through_at)`,
 		pgx.NamedArgs{"name": name, "through": through})
 	if err != nil {
-		return fmt.Errorf("update sweep mark: %w", err)
-	}
-	rows.Close()
-	if err := rows.Err(); err != nil {
 		return fmt.Errorf("update sweep mark: %w", err)
 	}
 	return nil
 }
 
 // deleteFences drops the fence rows of commits resolved long ago.
-func deleteFences(ctx context.Context, db querier, before time.Time) error {
-	rows, err := db.Query(ctx, `DELETE FROM commit_fence WHERE fenced_at < $1`, before)
-	if err != nil {
-		return fmt.Errorf("delete fences: %w", err)
-	}
-	rows.Close()
-	if err := rows.Err(); err != nil {
+func deleteFences(ctx context.Context, db *pgxpool.Pool, before time.Time) error {
+	if _, err := db.Exec(ctx, `DELETE FROM commit_fence WHERE fenced_at < $1`, before); err != nil {
 		return fmt.Errorf("delete fences: %w", err)
 	}
 	return nil
