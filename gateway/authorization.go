@@ -113,6 +113,9 @@ type Authorization struct {
 	TransmissionDateTime string // DE 7, UTC MMDDhhmmss
 	AmountMinor          int64
 	ApprovedMinor        *int64
+	CapturedMinor        int64  // completed by captures, or posted by a financial approval
+	ReversedMinor        int64  // taken back by partial reversals
+	ReturnedMinor        int64  // of CapturedMinor, what was undone
 	Currency             string // ISO 4217 alphabetic
 	ResponseCode         string // DE 39
 	ApprovalCode         string // DE 38
@@ -121,6 +124,8 @@ type Authorization struct {
 	PANKeyID             string
 	PANHash              []byte
 	Elements             string // what a reversal carries besides DE 2, as JSON by element number
+	SettlementDate       string // MMDD, the link's business date when it was recorded; "" when the scheme named none
+	AdditionalAmounts    string // DE 54 of the answer: balances
 	CustomerAccount      int32
 	SettlementAccount    int32
 	OwnerEpoch           int64
@@ -135,6 +140,7 @@ type Authorization struct {
 type ReversalView struct {
 	ID             uuid.UUID  `json:"id"`
 	State          string     `json:"state"`
+	ClosedAs       string     `json:"closed_as,omitempty"` // of an acknowledged one: acknowledged, nothing_to_undo or withdrawn
 	Attempts       int32      `json:"attempts"`
 	NextAt         *time.Time `json:"next_at"`
 	Reason         string     `json:"reason"`

@@ -3,6 +3,7 @@ package gateway
 import (
 	"bytes"
 	"context"
+	"encoding/binary"
 	"errors"
 	"time"
 
@@ -79,6 +80,7 @@ type flight struct {
 	entered       time.Time
 	sendBefore    time.Time
 	deadline      time.Time
+	latest        time.Time // as far as interim answers may move the deadline
 
 	done    chan struct{} // closed when the following are set
 	lost    bool          // the claim belongs to someone else
@@ -109,7 +111,7 @@ func (g *Gateway) prepare(ctx context.Context, l *cardLink, call AuthorizeCall, 
 		TransmissionDateTime: now.Format(transmissionDateTimeLayout), AmountMinor: req.money.Minor, Currency: req.money.Currency.Alpha,
 		PANMasked: req.Card.PAN.String(), PANSealed: sealed, PANKeyID: keyID, PANHash: g.vault.HashPAN(req.Card.PAN),
 		CustomerAccount: customer, SettlementAccount: settlement, OwnerEpoch: g.epoch,
-		CreatedAt: now, DeadlineAt: now.Add(l.config.AnswerWithin.Std()), UpdatedAt: now,
+		CreatedAt: now, DeadlineAt: now.Add(l.latest()), UpdatedAt: now,
 	}
 	message, body, err := l.buildRequest(req, a)
 	if err != nil {
@@ -120,9 +122,22 @@ func (g *Gateway) prepare(ctx context.Context, l *cardLink, call AuthorizeCall, 
 		link: l, authorization: a, body: body, partial: req.PartialApproval,
 		step: &recordStep{authorization: a, endpoint: endpointAuthorizations, idempotencyKey: call.IdempotencyKey, digest: digest,
 			request: g.vault.journal(message, messageRequest, now)},
-		entered: entered, sendBefore: entered.Add(l.config.SendWithin.Std()), deadline: entered.Add(l.config.AnswerWithin.Std()),
+		entered: entered, sendBefore: entered.Add(l.config.SendWithin.Std()), deadline: entered.Add(l.config.AnswerWithin.Std()), latest: entered.Add(l.latest()),
 		done: make(chan struct{}),
 	}, nil
+}
+
+// latest is how long after a call's entry its answer may come at most, interim answers included.
+func (l *cardLink) latest() time.Duration {
+	return max(l.config.AnswerWithin.Std(), l.config.InterimMost.Std())
+}
+
+// affinity keeps the messages of one card in order: it is part of the card number's keyed hash.
+func (a *Authorization) affinity() uint64 {
+	if len(a.PANHash) < 8 {
+		return 0
+	}
+	return binary.BigEndian.Uint64(a.PANHash)
 }
 
 // run is the life of one authorisation: record, exchange, settle.
@@ -191,7 +206,7 @@ func (g *Gateway) loseOrOwn(f *flight) error {
 func (g *Gateway) settle(f *flight, step *decideStep) (Answer, error) {
 	a := step.authorization
 	err := g.committer.Do(context.Background(), step)
-	for mayBeWrittenLater(err) && time.Until(f.deadline) > -sweepGrace {
+	for mayBeWrittenLater(err) && time.Until(f.latest) > -sweepGrace {
 		time.Sleep(settleRetry)
 		err = g.committer.Do(context.Background(), step)
 	}
@@ -199,7 +214,7 @@ func (g *Gateway) settle(f *flight, step *decideStep) (Answer, error) {
 		g.log.Error("decision not committed", zap.Stringer("authorization_id", a.ID), zap.String("state", string(a.State)), zap.Error(err))
 		return Answer{}, &Error{Code: CodeOutcomeUnknown, Detail: "the database did not confirm the decision", Resource: a.Path(), cause: err}
 	}
-	if step.releaseHit {
+	if step.ledgerHit {
 		g.reportLedgerHit(a.ID)
 	}
 	if !step.won {
@@ -236,7 +251,7 @@ func (g *Gateway) answerOf(id uuid.UUID) (Answer, error) {
 func (g *Gateway) await(ctx context.Context, call AuthorizeCall, digest []byte, f *flight) (Answer, error) {
 	patience, stop := patience(call.Wait)
 	defer stop()
-	limit := time.NewTimer(time.Until(f.deadline) + awaitGrace)
+	limit := time.NewTimer(time.Until(f.latest) + awaitGrace)
 	defer limit.Stop()
 	for extended := false; ; extended = true {
 		select {
@@ -285,7 +300,7 @@ func (g *Gateway) landed(ctx context.Context, call AuthorizeCall, digest []byte,
 // provisional is the 202 of an authorisation that is still running. One that is not recorded yet has nothing to show, and
 // recording is quick, so that much is waited for.
 func (g *Gateway) provisional(ctx context.Context, call AuthorizeCall, digest []byte, f *flight) (Answer, error) {
-	limit := time.NewTimer(time.Until(f.deadline) + awaitGrace + recordGrace)
+	limit := time.NewTimer(time.Until(f.latest) + awaitGrace + recordGrace)
 	defer limit.Stop()
 	for !g.flights.has(f.authorization.ID) {
 		select {

@@ -423,7 +423,7 @@ func TestBlocksPerItemStayFlat(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer owner.Close(context.Background())
-	for _, table := range []string{"idempotency_claim", "card_authorization", "state_history", "message", "ledger_posting", "reversal", "event", "exception"} {
+	for _, table := range []string{"idempotency_claim", "card_authorization", "state_history", "message", "ledger_posting", "duty", "event", "exception"} {
 		if _, err := owner.Exec(t.Context(), `ALTER TABLE `+table+` SET (autovacuum_enabled = off)`); err != nil {
 			t.Fatal(err)
 		}
@@ -442,7 +442,7 @@ func TestBlocksPerItemStayFlat(t *testing.T) {
 		ft.grow(t, 500)
 	}
 	if _, err := owner.Exec(t.Context(), `INSERT INTO exception (id, kind, tenant, link, subject_id, detail, opened_at)
-		SELECT gen_random_uuid(), $1, 'bank-a', 'visa-a', gen_random_uuid(), '', now() FROM generate_series(1, 20000)`, exceptionUnacknowledged); err != nil {
+		SELECT gen_random_uuid(), $1, 'bank-a', 'visa-a', gen_random_uuid(), '', now() FROM generate_series(1, 20000)`, "reversal_unacknowledged"); err != nil {
 		t.Fatal(err)
 	}
 	large := ft.cost(t, 40)

@@ -12,22 +12,23 @@ import (
 	"time"
 
 	"github.com/schemegate/schemegate/iso8583"
-	"github.com/schemegate/schemegate/reversal"
 )
 
 // Formats of date and time elements.
 const (
 	transmissionDateTimeLayout = "0102150405" // DE 7, UTC
 	timeLocalLayout            = "150405"     // DE 12
-	dateLocalLayout            = "0102"       // DE 13
+	timeLocalLayout1993        = "060102150405"
+	dateLocalLayout            = "0102" // DE 13
 )
 
-// reversalElements are what a reversal repeats of its original, besides DE 2 from the vault, DE 4, 7 and 90. They hold neither
-// the card number nor sensitive authentication data, so they are stored in clear.
-var reversalElements = []iso8583.Element{
+// dutyElements are what a reversal or capture repeats of its original, besides DE 2 from the vault, DE 4, 7 and the original data.
+// They hold neither the card number nor sensitive authentication data, so they are stored in clear. DE 24 and 26 are 1993's.
+var dutyElements = []iso8583.Element{
 	iso8583.ProcessingCode, iso8583.STAN, iso8583.TimeLocal, iso8583.DateLocal, iso8583.MerchantType,
 	iso8583.POSEntryMode, iso8583.POSConditionCode, iso8583.AcquirerID, iso8583.ForwarderID, iso8583.RRN,
 	iso8583.TerminalID, iso8583.CardAcceptorID, iso8583.CardAcceptorNameLocation, iso8583.CurrencyTransaction,
+	iso8583.SettlementDate, elementBusinessCode,
 }
 
 // outgoing gathers the faults of setting elements, so that a request hears of all of them at once.
@@ -73,16 +74,16 @@ func (l *cardLink) buildRequest(req *AuthorizationRequest, a *Authorization) (*i
 	local := a.CreatedAt.In(l.zone)
 	o.set(iso8583.PAN, "card.pan", req.Card.PAN.Reveal())
 	o.set(iso8583.ProcessingCode, "type", kind.ProcessingCode)
-	o.set(iso8583.AmountTransaction, "amount", pad(a.AmountMinor, 12))
+	if a.AmountMinor > 0 || !l.edition1993 {
+		o.set(iso8583.AmountTransaction, "amount", pad(a.AmountMinor, 12))
+	}
 	o.set(iso8583.TransmissionDateTime, "", a.TransmissionDateTime)
 	o.set(iso8583.STAN, "", a.STAN)
-	o.set(iso8583.TimeLocal, "", local.Format(timeLocalLayout))
-	o.set(iso8583.DateLocal, "", local.Format(dateLocalLayout))
+	l.setEdition(o, req, kind, local)
+	o.set(iso8583.SettlementDate, "", l.settlementElement(a))
 	o.set(iso8583.ExpirationDate, "card.expiry", req.Card.Expiry)
-	o.set(iso8583.MerchantType, "merchant.mcc", req.Merchant.MCC)
 	o.set(iso8583.POSEntryMode, "pos.entry_mode", req.POS.EntryMode)
 	o.set(iso8583.CardSequenceNumber, "card.sequence_number", req.Card.SequenceNumber)
-	o.set(iso8583.POSConditionCode, "pos.condition_code", req.POS.ConditionCode)
 	acquirer := req.AcquirerID
 	if acquirer == "" {
 		acquirer = l.config.AcquirerID
@@ -107,6 +108,32 @@ func (l *cardLink) buildRequest(req *AuthorizationRequest, a *Authorization) (*i
 		return nil, nil, Errorf(CodeValidationFailed, err, "the request cannot be packed for link %s", a.Link)
 	}
 	return o.message, body, nil
+}
+
+// setEdition sets the elements in which the editions of the standard differ: time and place of the sale. In 1993 DE 12 holds date and
+// time, DE 24 is the function code, DE 26 the merchant's business, and DE 22 has 12 characters.
+func (l *cardLink) setEdition(o *outgoing, req *AuthorizationRequest, kind TypeConfig, local time.Time) {
+	if l.edition1993 {
+		o.set(iso8583.TimeLocal, "", local.Format(timeLocalLayout1993))
+		o.set(elementFunctionCode, "type", kind.FunctionCode)
+		o.set(elementBusinessCode, "merchant.mcc", req.Merchant.MCC)
+		return
+	}
+	o.set(iso8583.TimeLocal, "", local.Format(timeLocalLayout))
+	o.set(iso8583.DateLocal, "", local.Format(dateLocalLayout))
+	o.set(iso8583.MerchantType, "merchant.mcc", req.Merchant.MCC)
+	if req.POS.ConditionCode == "" {
+		o.faults = append(o.faults, FieldFault{"pos.condition_code", "required by this link (DE 25)"})
+	}
+	o.set(iso8583.POSConditionCode, "pos.condition_code", req.POS.ConditionCode)
+}
+
+// settlementElement is DE 15 of an authorisation, where the profile sends it and the scheme has named a business date.
+func (l *cardLink) settlementElement(a *Authorization) string {
+	if !l.config.SendSettlementDate {
+		return ""
+	}
+	return a.SettlementDate
 }
 
 func (l *cardLink) setSensitive(o *outgoing, req *AuthorizationRequest) {
@@ -148,8 +175,8 @@ func (l *cardLink) setFurther(o *outgoing, req *AuthorizationRequest) {
 
 // storedElements is the JSON of what a reversal will repeat, by element number.
 func (l *cardLink) storedElements(m *iso8583.Message) string {
-	kept := make(map[string]string, len(reversalElements))
-	for _, e := range slices.Concat(reversalElements, l.config.StoredElements) {
+	kept := make(map[string]string, len(dutyElements))
+	for _, e := range slices.Concat(dutyElements, l.config.StoredElements) {
 		if m.Has(e) {
 			kept[strconv.Itoa(int(e))] = m.Get(e)
 		}
@@ -159,73 +186,6 @@ func (l *cardLink) storedElements(m *iso8583.Message) string {
 		panic(fmt.Sprintf("marshal stored elements: %v", err))
 	}
 	return string(text)
-}
-
-// buildReversal makes the 0420 of attempt 1 and the 0421 of each later one from the stored row alone; only the MTI differs
-// between attempts. Original data elements name what was sent, never what came back (DE 90).
-func (l *cardLink) buildReversal(v *Vault, a *Authorization, d reversal.Duty) (*iso8583.Message, []byte, error) {
-	var stored map[string]string
-	if err := json.Unmarshal([]byte(a.Elements), &stored); err != nil {
-		return nil, nil, errors.New("build reversal: stored elements cannot be read")
-	}
-	pan, err := v.Open(a.ID, a.PANSealed, a.PANKeyID)
-	if err != nil {
-		return nil, nil, fmt.Errorf("build reversal: %w", err)
-	}
-	mti := iso8583.MTIReversalAdvice
-	if d.Attempt > 1 {
-		mti = mti.Repeat()
-	}
-	m := l.spec.NewMessage(mti)
-	amount := a.AmountMinor
-	if a.ApprovedMinor != nil {
-		amount = *a.ApprovedMinor
-	}
-	values := map[iso8583.Element]string{
-		iso8583.PAN:                  pan.Reveal(),
-		iso8583.AmountTransaction:    pad(amount, 12),
-		iso8583.TransmissionDateTime: d.CreatedAt.UTC().Format(transmissionDateTimeLayout),
-	}
-	if a.ApprovalCode != "" {
-		values[iso8583.ApprovalCode] = a.ApprovalCode
-	}
-	for number, value := range stored {
-		n, err := strconv.Atoi(number)
-		if err != nil {
-			return nil, nil, errors.New("build reversal: stored elements cannot be read")
-		}
-		values[iso8583.Element(n)] = value
-	}
-	original := iso8583.OriginalDataElements{STAN: a.STAN, TransmissionDateTime: a.TransmissionDateTime,
-		AcquirerID: values[iso8583.AcquirerID], ForwarderID: values[iso8583.ForwarderID]}
-	if original.MTI, err = iso8583.ParseMTI(a.MTI); err != nil {
-		return nil, nil, fmt.Errorf("build reversal: %w", err)
-	}
-	if values[iso8583.OriginalData], err = original.Encode(); err != nil {
-		return nil, nil, fmt.Errorf("build reversal: %w", err)
-	}
-	for _, e := range slices.Sorted(maps.Keys(values)) {
-		if err := l.setStored(m, e, values[e]); err != nil {
-			return nil, nil, fmt.Errorf("build reversal: %w", err)
-		}
-	}
-	body, err := l.spec.Encode(m)
-	if err != nil {
-		return nil, nil, fmt.Errorf("build reversal: %w", err)
-	}
-	return m, body, nil
-}
-
-// setStored sets an element from its stored text, which of a binary one is hexadecimal.
-func (l *cardLink) setStored(m *iso8583.Message, e iso8583.Element, text string) error {
-	if !l.spec.IsBinary(e) {
-		return m.Set(e, text)
-	}
-	value, err := hex.DecodeString(text)
-	if err != nil {
-		return fmt.Errorf("%s: stored value is not hexadecimal", e)
-	}
-	return m.SetBytes(e, value)
 }
 
 // padRight fills an alphanumeric element of fixed length with spaces.

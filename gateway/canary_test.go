@@ -297,7 +297,7 @@ func TestS86_S88_CanariesAreNowhere(t *testing.T) {
 	w.send(t, "refused", []byte(`{"card":{"pan":"`+canaryPAN+`","pan":"`+canaryPAN))
 	w.send(t, "key "+canaryPAN, canaryRequest("20.00", nil))
 	s.Eventually(t, "reversals settled", func() bool {
-		return s.Count(t, `SELECT count(*) FROM reversal WHERE state = 'owed'`) == 0 && s.Count(t, `SELECT count(*) FROM reversal`) > 10
+		return s.Count(t, `SELECT count(*) FROM duty WHERE state = 'owed'`) == 0 && s.Count(t, `SELECT count(*) FROM duty`) > 10
 	})
 	w.search(t)
 	if err := s.Stop(); err != nil {

@@ -44,7 +44,7 @@ func TestResolutionsOfTwoClaimsMeetInOneBatch(t *testing.T) {
 	if unsent.won || !silent.won || silent.duty.Attempt != unsent.duty.Attempt {
 		t.Fatalf("first claim's result won %t, second claim's won %t", unsent.won, silent.won)
 	}
-	if n := b.count(t, `SELECT count(*) FROM reversal WHERE state = 'owed' AND attempts = 1 AND claim_epoch IS NULL`); n != 1 {
+	if n := b.count(t, `SELECT count(*) FROM duty WHERE state = 'owed' AND attempts = 1 AND claim_epoch IS NULL`); n != 1 {
 		t.Fatal("the second claim's attempt is not counted")
 	}
 }

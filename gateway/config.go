@@ -19,6 +19,8 @@ const (
 	maxAnswerWithin    = 5 * time.Minute
 	maxReferenceUnique = 10 * 365 * 24 * time.Hour // the RRN's year digit repeats after ten years
 	maxSTANUnique      = 7 * 24 * time.Hour
+	minHoldExpiry      = time.Minute
+	maxHoldExpiry      = 366 * 24 * time.Hour
 )
 
 // Config is the gateway's piece of the configuration.
@@ -52,13 +54,45 @@ type LinkConfig struct {
 	STANUniqueWithin   configs.Duration                 `yaml:"stan_unique_within"`   // a STAN is not used twice within it
 	ReferenceUniqueFor configs.Duration                 `yaml:"reference_unique_for"` // how long the scheme wants an RRN to be unique; the layout and a unique index keep ten years
 	StoredElements     []iso8583.Element                `yaml:"stored_elements"`      // of `elements`, those that may be stored and repeated in a reversal
+	SendSettlementDate bool                             `yaml:"send_settlement_date"` // DE 15, once the scheme has named a business date
+	InterimMost        configs.Duration                 `yaml:"interim_most"`         // from the call's entry to the latest answer, however often the peer says that it is still working; 0: answer_within
+	HoldExpiresAfter   configs.Duration                 `yaml:"hold_expires_after"`   // from the request to the end of an approved hold that nobody captured; 0: never
+	Reversal           ReversalConfig                   `yaml:"reversal"`
+	Captures           CaptureConfig                    `yaml:"captures"`
 	Silence            *reversal.Policy                 `yaml:"silence"`
 }
 
 // TypeConfig is what one authorisation type is on this scheme's wire.
 type TypeConfig struct {
-	MTI            string `yaml:"mti"`
-	ProcessingCode string `yaml:"processing_code"` // DE 3
+	MTI              string `yaml:"mti"`                // class 1 holds the amount, class 2 moves it with the approval
+	ProcessingCode   string `yaml:"processing_code"`    // DE 3
+	FunctionCode     string `yaml:"function_code"`      // DE 24, 1993 edition only
+	ReverseOnSilence bool   `yaml:"reverse_on_silence"` // of a balance inquiry, which moves nothing: undo it all the same
+}
+
+// ReversalConfig is how a reversal stands on this scheme's wire.
+type ReversalConfig struct {
+	MTI     string `yaml:"mti"`     // 0420 or 0400, in the 1993 edition 1420 or 1400; repeats get the repeat digit
+	STAN    string `yaml:"stan"`    // DE 11: original or new
+	Partial string `yaml:"partial"` // how a partial reversal names its amount: de95, de30 or de4; refuse when the scheme takes none
+}
+
+// Values of ReversalConfig. DE 95 carries the amount that stands, beside DE 4 as approved; with de30 DE 4 carries it and DE 30 the
+// approved one; with de4 DE 4 carries what is taken back.
+const (
+	stanOriginal       = "original"
+	stanNew            = "new"
+	partialReplacement = "de95"
+	partialOriginal    = "de30"
+	partialAmount      = "de4"
+	partialRefuse      = "refuse"
+)
+
+// CaptureConfig is how a completion stands on this scheme's wire.
+type CaptureConfig struct {
+	MTI          string   `yaml:"mti"`           // 0220, in the 1993 edition 1220; repeats get the repeat digit
+	FunctionCode string   `yaml:"function_code"` // DE 24, 1993 edition only
+	DoneCodes    []string `yaml:"done_codes"`    // further response codes that say that the capture was taken before, such as 94
 }
 
 // DefaultConfig has no links and no keys: those have no sensible default.
@@ -78,10 +112,15 @@ func (c *LinkConfig) SetDefaults() {
 	c.SendWithin = configs.Duration(2 * time.Second)
 	c.TimeZone = "UTC"
 	c.ReferenceUniqueFor = configs.Duration(180 * 24 * time.Hour)
+	c.HoldExpiresAfter = configs.Duration(7 * 24 * time.Hour)
+	c.Reversal = ReversalConfig{MTI: "0420", STAN: stanOriginal, Partial: partialReplacement}
+	c.Captures = CaptureConfig{MTI: "0220", DoneCodes: []string{"94"}}
 	c.Types = map[AuthorizationType]TypeConfig{
 		Purchase:         {MTI: "0100", ProcessingCode: "000000"},
 		Preauthorization: {MTI: "0100", ProcessingCode: "000000"},
 		Cash:             {MTI: "0100", ProcessingCode: "010000"},
+		Refund:           {MTI: "0200", ProcessingCode: "200000"},
+		BalanceInquiry:   {MTI: "0100", ProcessingCode: "310000"},
 	}
 }
 
@@ -150,7 +189,13 @@ func (c LinkConfig) Validate(path string, f *configs.Faults) {
 	if c.ReferenceUniqueFor < 0 || time.Duration(c.ReferenceUniqueFor) > maxReferenceUnique {
 		f.Add(path+".reference_unique_for", fmt.Sprintf("at most %s: an RRN's year digit repeats after ten years", maxReferenceUnique), c.ReferenceUniqueFor)
 	}
-	c.validateTypes(path, f)
+	if c.InterimMost != 0 && c.InterimMost < c.AnswerWithin || time.Duration(c.InterimMost) > maxAnswerWithin {
+		f.Add(path+".interim_most", fmt.Sprintf("0s, or answer_within to %s", maxAnswerWithin), c.InterimMost)
+	}
+	if c.HoldExpiresAfter != 0 && time.Duration(c.HoldExpiresAfter) < minHoldExpiry || time.Duration(c.HoldExpiresAfter) > maxHoldExpiry {
+		f.Add(path+".hold_expires_after", fmt.Sprintf("0s for never, or %s to %s", minHoldExpiry, maxHoldExpiry), c.HoldExpiresAfter)
+	}
+	c.validateWire(path, f)
 	for i, e := range c.StoredElements {
 		if e < 2 || e > 128 || ownedElements[e] || unstorable[e] || e == 65 {
 			f.Add(fmt.Sprintf("%s.stored_elements.%d", path, i), "an element from 2 to 128 that is neither the gateway's own nor card data (34, 36, 45, 53)", e)
@@ -161,27 +206,6 @@ func (c LinkConfig) Validate(path string, f *configs.Faults) {
 		return
 	}
 	c.Silence.Validate(path+".silence", f)
-}
-
-// authorizationMTI is the one message class this path sends so far; a posted 0200 books otherwise and comes with its own rules.
-const authorizationMTI = "0100"
-
-func (c LinkConfig) validateTypes(path string, f *configs.Faults) {
-	if len(c.Types) == 0 {
-		f.Add(path+".types", "needs at least one authorisation type", nil)
-	}
-	for _, name := range slices.Sorted(maps.Keys(c.Types)) {
-		at := path + ".types." + string(name)
-		if name != Purchase && name != Preauthorization && name != Cash {
-			f.Add(at, "known types: purchase, preauthorization, cash", name)
-		}
-		if c.Types[name].MTI != authorizationMTI {
-			f.Add(at+".mti", "must be "+authorizationMTI, c.Types[name].MTI)
-		}
-		if !sixDigits.MatchString(c.Types[name].ProcessingCode) {
-			f.Add(at+".processing_code", "6 digits (DE 3)", c.Types[name].ProcessingCode)
-		}
-	}
 }
 
 // unstorable are elements that hold card or sensitive authentication data by their definition.

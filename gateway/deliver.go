@@ -26,7 +26,9 @@ func (g *Gateway) worker(l *cardLink) *reversal.Worker {
 	}
 }
 
-// claimDuties counts the attempts and journals their messages in one transaction, before a byte of them leaves.
+// claimDuties counts the attempts and journals their messages in one transaction, before a byte of them leaves. What turns out to
+// be not due, since its original is still running, or not to be sent at all, since that was declined or never left, comes back with
+// what is to be written down instead.
 func (g *Gateway) claimDuties(ctx context.Context, l *cardLink, limit int) (duties []reversal.Duty, err error) {
 	now := g.now()
 	until := now.Add(l.config.Silence.AnswerWithin.Std() + reversal.ClaimMargin)
@@ -45,28 +47,71 @@ func (g *Gateway) claimDuties(ctx context.Context, l *cardLink, limit int) (duti
 		if err != nil {
 			return err
 		}
+		for i := range duties {
+			duties[i].Premature = premature(originals[duties[i].AuthorizationID])
+		}
+		if err := g.fixSTANs(ctx, tx, l, duties, now); err != nil {
+			return err
+		}
 		return g.journalAttempts(ctx, tx, l, duties, originals, now)
 	})
 	if err != nil {
-		return nil, fmt.Errorf("claim reversals of link %s: %w", l.name, err)
+		return nil, fmt.Errorf("claim duties of link %s: %w", l.name, err)
 	}
 	return duties, nil
+}
+
+// premature is what stands against sending a duty now: its original is still running, or there is nothing of it at the scheme.
+func premature(original *Authorization) reversal.Outcome {
+	switch original.State {
+	case Pending:
+		return reversal.AttemptUnsent
+	case Declined, NotSent:
+		return reversal.AttemptWithdrawn
+	}
+	return ""
+}
+
+// fixSTANs gives a STAN of its own to each duty that needs one and has none yet: captures, what undoes them or only a part, and
+// every reversal where the profile wants new ones.
+func (g *Gateway) fixSTANs(ctx context.Context, tx pgx.Tx, l *cardLink, duties []reversal.Duty, now time.Time) error {
+	var ids []uuid.UUID
+	var stans []string
+	for i := range duties {
+		d := &duties[i]
+		if d.STAN != "" || d.Premature != "" || d.Number == 0 && l.config.Reversal.STAN == stanOriginal {
+			continue
+		}
+		stan, _, err := l.references.Next(ctx, now)
+		if err != nil {
+			return err
+		}
+		d.STAN = stan
+		ids, stans = append(ids, d.ID), append(stans, stan)
+	}
+	if len(ids) == 0 {
+		return nil
+	}
+	return reversal.FixSTANs(ctx, tx, ids, stans)
 }
 
 func (g *Gateway) journalAttempts(ctx context.Context, tx pgx.Tx, l *cardLink, duties []reversal.Duty, originals map[uuid.UUID]*Authorization, now time.Time) error {
 	var batch pgx.Batch
 	for i := range duties {
 		d := &duties[i]
-		original := originals[d.AuthorizationID]
-		message, body, err := l.buildReversal(g.vault, original, *d)
-		if err != nil {
-			g.log.Error("reversal cannot be built", zap.Stringer("reversal_id", d.ID), zap.Error(err))
+		if d.Premature != "" {
 			continue
 		}
-		d.Body = body
+		original := originals[d.AuthorizationID]
+		message, body, err := l.buildDuty(g.vault, original, *d)
+		if err != nil {
+			g.log.Error("message of a duty cannot be built", zap.Stringer("duty_id", d.ID), zap.String("kind", string(d.Kind)), zap.Error(err))
+			continue
+		}
+		d.Body, d.Affinity = body, original.affinity()
 		row := g.vault.journal(message, messageRequest, now)
 		row.attempt = d.Attempt
-		queueAttempt(&batch, original, row)
+		queueAttempt(&batch, original, d.STAN, row)
 	}
 	if batch.Len() == 0 {
 		return nil
@@ -79,7 +124,7 @@ func (g *Gateway) journalAttempts(ctx context.Context, tx pgx.Tx, l *cardLink, d
 func (g *Gateway) deliver(ctx context.Context, l *cardLink, duty reversal.Duty) {
 	step := g.attempt(ctx, l, duty)
 	if err := g.committer.Do(ctx, step); err != nil {
-		g.log.Error("reversal attempt not written down", zap.Stringer("reversal_id", duty.ID), zap.Int32("attempt", duty.Attempt), zap.Error(err))
+		g.log.Error("attempt of a duty not written down", zap.Stringer("duty_id", duty.ID), zap.Int32("attempt", duty.Attempt), zap.Error(err))
 		return
 	}
 	g.noteResolution(l, step)
@@ -88,6 +133,11 @@ func (g *Gateway) deliver(ctx context.Context, l *cardLink, duty reversal.Duty) 
 func (g *Gateway) attempt(ctx context.Context, l *cardLink, duty reversal.Duty) *resolveStep {
 	step := &resolveStep{duty: duty}
 	defer clear(duty.Body)
+	if duty.Premature != "" {
+		step.at = g.now()
+		step.outcome, step.nextAt = duty.Premature, step.at.Add(prematurePause)
+		return step
+	}
 	if duty.Body == nil {
 		step.at = g.now()
 		step.unbuildable(l.config.Silence, "the stored record does not give a message; see the log")
@@ -99,14 +149,14 @@ func (g *Gateway) attempt(ctx context.Context, l *cardLink, duty reversal.Duty) 
 	switch {
 	case link.NotSent(err) && notSentReason(err) == reasonNotBegun:
 		// Not the state of the line but the message itself: the next try would end alike.
-		g.log.Error("reversal cannot be sent", zap.Stringer("reversal_id", duty.ID), zap.Error(err))
+		g.log.Error("message of a duty cannot be sent", zap.Stringer("duty_id", duty.ID), zap.String("kind", string(duty.Kind)), zap.Error(err))
 		step.unbuildable(l.config.Silence, "the link cannot send this message; see the log")
 	case link.NotSent(err):
 		step.outcome, step.nextAt = reversal.AttemptUnsent, step.at.Add(unsentPause)
 	case err != nil:
 		step.silent(l.config.Silence)
 	default:
-		g.judgeReversal(l, step, response)
+		g.judgeDuty(l, step, response)
 	}
 	return step
 }
@@ -114,8 +164,11 @@ func (g *Gateway) attempt(ctx context.Context, l *cardLink, duty reversal.Duty) 
 // unbuildable is an attempt of which nothing can leave until a person has seen to it; it is looked at again from time to time.
 func (s *resolveStep) unbuildable(policy *reversal.Policy, detail string) {
 	s.outcome, s.nextAt = reversal.AttemptUnsent, s.at.Add(policy.MaxGap.Std())
-	s.attention, s.exception, s.detail = true, exceptionUnbuildable, detail
+	s.attention, s.exception, s.detail = true, string(s.duty.Kind)+unbuildable, detail
 }
+
+// prematurePause is how long a duty rests whose original is still running; the end of the original wakes it earlier.
+const prematurePause = 500 * time.Millisecond
 
 // unsentPause is how long a duty rests when the link could not take it after all.
 const unsentPause = time.Second
@@ -124,13 +177,13 @@ const unsentPause = time.Second
 func (s *resolveStep) silent(policy *reversal.Policy) {
 	s.outcome, s.nextAt = reversal.AttemptSilent, s.at.Add(policy.Gap(s.duty.Attempt))
 	if int(s.duty.Attempt) >= policy.AttentionAttempts {
-		s.attention, s.exception = true, exceptionUnacknowledged
+		s.attention, s.exception = true, s.duty.Kind.Unacknowledged()
 		s.detail = fmt.Sprintf("%d attempts without an acknowledgement; the attempts go on", s.duty.Attempt)
 	}
 }
 
-// judgeReversal acts on DE 39 of a 0430 by the profile's table.
-func (g *Gateway) judgeReversal(l *cardLink, step *resolveStep, response []byte) {
+// judgeDuty acts on DE 39 of a duty's own response by the profile's tables.
+func (g *Gateway) judgeDuty(l *cardLink, step *resolveStep, response []byte) {
 	message, err := l.spec.Decode(response)
 	if err != nil {
 		unreadable := malformedRow(step.at, err)
@@ -140,34 +193,58 @@ func (g *Gateway) judgeReversal(l *cardLink, step *resolveStep, response []byte)
 	}
 	row := g.vault.journal(message, messageResponse, step.at)
 	step.response, step.responseCode = &row, message.Get(iso8583.ResponseCode)
-	switch l.spec.ReversalAction(step.responseCode) {
-	case iso8583.ReversalAcknowledged, iso8583.NothingToUndo:
-		step.outcome = reversal.AttemptAcknowledged
-	case iso8583.RetryLater:
+	switch outcome := l.dutyOutcome(step.duty.Kind, step.responseCode); outcome {
+	case reversal.AttemptSilent:
 		step.silent(l.config.Silence)
+	case reversal.AttemptRefused:
+		step.outcome, step.attention, step.exception = outcome, true, string(step.duty.Kind)+refused
+		step.detail = "the scheme refused it; what is held or moved stays until a person decides"
 	default:
-		step.outcome, step.attention, step.exception = reversal.AttemptRefused, true, exceptionRefused
-		step.detail = "the scheme refused the reversal; the hold stays until a person decides"
+		step.outcome = outcome
 	}
+}
+
+// dutyOutcome is what a response code says about a duty. A capture cannot be declined for business reasons: what is neither taken
+// nor to be tried later is a person's matter.
+func (l *cardLink) dutyOutcome(kind reversal.Kind, code string) reversal.Outcome {
+	action := l.spec.ReversalAction(code)
+	if kind == reversal.Capture {
+		if l.approves(code) || l.done[code] {
+			return reversal.AttemptAcknowledged
+		}
+		if action == iso8583.NothingToUndo {
+			return reversal.AttemptRefused
+		}
+	}
+	switch action {
+	case iso8583.ReversalAcknowledged:
+		return reversal.AttemptAcknowledged
+	case iso8583.NothingToUndo:
+		return reversal.AttemptNothingToUndo
+	case iso8583.RetryLater:
+		return reversal.AttemptSilent
+	}
+	return reversal.AttemptRefused
 }
 
 // noteResolution logs and counts what an attempt came to.
 func (g *Gateway) noteResolution(l *cardLink, step *resolveStep) {
 	g.metrics.reversalAttempts.WithLabelValues(l.name, string(step.outcome)).Inc()
-	if step.releaseHit {
+	if step.ledgerHit {
 		g.reportLedgerHit(step.duty.AuthorizationID)
 	}
 	if !step.won {
 		return
 	}
-	fields := []zap.Field{zap.Stringer("reversal_id", step.duty.ID), zap.Stringer("authorization_id", step.duty.AuthorizationID),
+	kind := string(step.duty.Kind)
+	fields := []zap.Field{zap.Stringer("duty_id", step.duty.ID), zap.Stringer("authorization_id", step.duty.AuthorizationID),
 		zap.String("link", l.name), zap.Int32("attempt", step.duty.Attempt), zap.String("response_code", step.responseCode)}
 	switch {
 	case step.state == reversal.Acknowledged:
-		g.log.Info("reversal acknowledged", fields...)
+		g.log.Info(kind+" acknowledged", fields...)
 	case step.state == reversal.Suspended:
-		g.log.Error("reversal suspended", fields...)
+		g.log.Error(kind+" suspended", fields...)
 	case step.attention:
-		g.log.Warn("reversal needs attention", fields...)
+		g.log.Warn(kind+" needs attention", fields...)
 	}
 }

@@ -65,7 +65,10 @@ type cardLink struct {
 	zone       *time.Location
 	references *references
 	stored     map[string]bool // numbers of `elements` that may be stored
-	wake       chan struct{}
+	done       map[string]bool // response codes that say that a capture was taken before
+
+	edition1993 bool
+	wake        chan struct{}
 }
 
 // New checks the configuration, opens the vault and prepares links and committer. db is a pool under the writer's role; its
@@ -117,7 +120,12 @@ func (g *Gateway) newCardLink(name string, config LinkConfig, linkMetrics *link.
 	for _, e := range config.StoredElements {
 		stored[strconv.Itoa(int(e))] = true
 	}
+	done := make(map[string]bool, len(config.Captures.DoneCodes))
+	for _, code := range config.Captures.DoneCodes {
+		done[code] = true
+	}
 	return &cardLink{
+		done: done, edition1993: config.edition1993(),
 		name: name, config: config, spec: line.Spec(), line: line, zone: zone, stored: stored, wake: make(chan struct{}, 1),
 		references: &references{link: name, uniqueWithin: config.STANUniqueWithin.Std(), db: g.db},
 	}, nil

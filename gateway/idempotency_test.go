@@ -80,7 +80,7 @@ func changed(t testing.TB, body []byte, changes map[string]any) []byte {
 func effects(t testing.TB, s *gatewaytest.Stand) string {
 	t.Helper()
 	text := fmt.Sprintf("sent %d", s.Sent(iso8583.MTIAuthorizationRequest))
-	for _, table := range []string{"idempotency_claim", "card_authorization", "ledger_posting", "message", "state_history", "reversal", "event", "exception"} {
+	for _, table := range []string{"idempotency_claim", "card_authorization", "ledger_posting", "message", "state_history", "duty", "event", "exception"} {
 		text += fmt.Sprintf(" %s %d", table, s.Count(t, `SELECT count(*) FROM `+table))
 	}
 	return text

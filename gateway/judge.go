@@ -74,28 +74,39 @@ func decided(a *Authorization, event Event, m *iso8583.Message, row *journalRow,
 	moved := step.authorization
 	moved.ResponseCode, moved.ApprovalCode = m.Get(iso8583.ResponseCode), strings.TrimSpace(m.Get(iso8583.ApprovalCode))
 	if event == EventApproved {
-		moved.ApprovedMinor = &approved
-		step.release = a.AmountMinor - approved
+		moved.ApprovedMinor, moved.AdditionalAmounts = &approved, m.Get(iso8583.AdditionalAmounts)
+		switch a.effect() {
+		case holds:
+			step.release = a.AmountMinor - approved
+		case debits:
+			step.release, step.debit, moved.CapturedMinor = a.AmountMinor, approved, approved
+		case credits:
+			step.credit = approved
+		}
 	}
 	step.response = row
 	return step.seal(), nil
 }
 
 // abandon gives an authorisation up whose outcome is unknown: timed_out and the reversal in one step, before the caller
-// hears anything. The hold stays until the reversal is acknowledged.
+// hears anything. The hold stays until the reversal is acknowledged. What moved no money, like a balance inquiry, is undone only
+// where the profile asks for it.
 func (l *cardLink) abandon(a *Authorization, reason reversal.Reason, now time.Time, response *journalRow) (*decideStep, error) {
 	step, err := decision(a, EventAbandoned, now)
 	if err != nil {
 		return nil, err
 	}
+	step.response = response
+	moved := step.authorization
+	moved.Reason, moved.ResponseCode = string(reason), l.config.Silence.ResponseCode
+	if a.effect() == nothing && !l.config.Types[a.Type].ReverseOnSilence {
+		return step.seal(), nil
+	}
 	due := now.Add(l.config.Silence.ReversalDelay.Std())
 	if stillSendable := a.CreatedAt.Add(l.config.SendWithin.Std()); reason == reversal.Recovered && due.Before(stillSendable) {
 		due = stillSendable // should the former daemon live after all, its request cannot leave behind the reversal
 	}
-	step.owed = &reversal.Duty{ID: newID(), AuthorizationID: a.ID, NextAt: due}
-	step.response = response
-	moved := step.authorization
-	moved.Reason, moved.ResponseCode = string(reason), l.config.Silence.ResponseCode
+	step.owed = &reversal.Duty{ID: reversal.WholeID(a.ID), AuthorizationID: a.ID, NextAt: due}
 	moved.Reversal = &ReversalView{ID: step.owed.ID, State: string(reversal.Owed), Reason: string(reason), NextAt: &due}
 	return step.seal(), nil
 }
@@ -152,7 +163,10 @@ func (g *Gateway) noteDecision(step *decideStep) {
 	a := step.authorization
 	g.metrics.decided.WithLabelValues(a.Link, string(a.State)).Inc()
 	g.metrics.authorizationSeconds.WithLabelValues(a.Link).Observe(a.UpdatedAt.Sub(a.CreatedAt).Seconds())
-	if a.State == TimedOut {
+	if a.State == TimedOut && step.owed == nil {
+		g.log.Info("authorization timed out, nothing to undo", zap.Stringer("authorization_id", a.ID), zap.String("link", a.Link), zap.String("reason", a.Reason))
+	}
+	if step.owed != nil {
 		g.wake(a.Link)
 		g.log.Info("authorization timed out", zap.Stringer("authorization_id", a.ID), zap.String("stan", a.STAN), zap.String("link", a.Link),
 			zap.String("reason", a.Reason), zap.Stringer("reversal_id", step.owed.ID))

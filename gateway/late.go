@@ -189,7 +189,7 @@ func (g *Gateway) noteLate(l *cardLink, step *noteStep, original *Authorization,
 
 // closedWithoutEffect tells whether the reversal was closed by an answer that says that the peer held nothing of the original.
 func (l *cardLink) closedWithoutEffect(a *Authorization) bool {
-	return a.Reversal != nil && a.Reversal.State == string(reversal.Acknowledged) && l.spec.ReversalAction(a.Reversal.ResponseCode) == iso8583.NothingToUndo
+	return a.Reversal != nil && a.Reversal.ClosedAs == string(reversal.AttemptNothingToUndo)
 }
 
 // approves tells whether a response code lets the peer hold money.
@@ -205,15 +205,14 @@ func (g *Gateway) closeByLateAcknowledgement(ctx context.Context, l *cardLink, o
 		return false, nil // there is nothing this could be the response of
 	}
 	code := m.Get(iso8583.ResponseCode)
-	switch l.spec.ReversalAction(code) {
-	case iso8583.ReversalAcknowledged, iso8583.NothingToUndo:
-	default:
+	outcome := l.dutyOutcome(reversal.Reversal, code)
+	if !outcome.Closes() {
 		return false, nil // a late refusal: the next attempt will hear it again
 	}
 	row.kind = messageResponse
 	step := &resolveStep{
-		duty:    reversal.Duty{ID: original.Reversal.ID, AuthorizationID: original.ID, Attempt: original.Reversal.Attempts},
-		outcome: reversal.AttemptAcknowledged, responseCode: code, at: g.now(), response: &row,
+		duty:    reversal.Duty{ID: original.Reversal.ID, AuthorizationID: original.ID, Kind: reversal.Reversal, Attempt: original.Reversal.Attempts},
+		outcome: outcome, responseCode: code, at: g.now(), response: &row,
 	}
 	if err := g.committer.Do(ctx, step); err != nil {
 		return false, err

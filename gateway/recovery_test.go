@@ -423,7 +423,7 @@ func TestSweepTakesWhatADeadDaemonLeft(t *testing.T) {
 	if told := gatewaytest.Decode(t, r.answer.Body); told.State != "timed_out" || told.Reason != "swept_past_deadline" {
 		t.Fatalf("the dead daemon's caller heard %+v", told)
 	}
-	if n := s.Count(t, `SELECT count(*) FROM reversal`); n != 1 {
+	if n := s.Count(t, `SELECT count(*) FROM duty`); n != 1 {
 		t.Fatalf("%d reversals", n)
 	}
 	s.CheckBooks(t)

@@ -39,7 +39,14 @@ const (
 	Purchase         AuthorizationType = "purchase"
 	Preauthorization AuthorizationType = "preauthorization"
 	Cash             AuthorizationType = "cash"
+	Refund           AuthorizationType = "refund"
+	BalanceInquiry   AuthorizationType = "balance_inquiry"
 )
+
+// authorizationTypes are all of them.
+var authorizationTypes = []AuthorizationType{Purchase, Preauthorization, Cash, Refund, BalanceInquiry}
+
+const ruleTypes = "purchase, preauthorization, cash, refund or balance_inquiry"
 
 // AuthorizationRequest is the body of POST /v1/authorizations. Amounts are decimal text in the major unit.
 type AuthorizationRequest struct {
@@ -275,6 +282,7 @@ var (
 	panDigits    = digits("12,19")
 	expiryDigits = regexp.MustCompile(`^[0-9]{2}(0[1-9]|1[0-2])$`)
 	threeDigits  = digits("3")
+	entryMode    = regexp.MustCompile(`^([0-9]{3}|[0-9A-Za-z]{12})$`)
 	fourDigits   = digits("4")
 	twoDigits    = digits("2")
 	upToEleven   = digits("1,11")
@@ -316,7 +324,8 @@ func (r *AuthorizationRequest) validate(decoded []FieldFault) []FieldFault {
 	check("client_reference", !r.holdsOwnPAN(r.ClientReference), ruleNoPAN)
 	optional("order_reference", r.OrderReference, reference, "1 to 64 printable characters without spaces")
 	check("order_reference", !r.holdsOwnPAN(r.OrderReference), ruleNoPAN)
-	check("type", r.Type == Purchase || r.Type == Preauthorization || r.Type == Cash, "required: purchase, preauthorization or cash")
+	check("type", slices.Contains(authorizationTypes, r.Type), "required: "+ruleTypes)
+	check("partial_approval", !r.PartialApproval || r.Type != Refund && r.Type != BalanceInquiry, "a refund or a balance inquiry is not approved in part")
 	r.validateAmount(check)
 	r.validateCard(check, optional)
 	check("merchant.terminal_id", terminalText.MatchString(r.Merchant.TerminalID), "required: 1 to 8 printable characters (DE 41)")
@@ -325,8 +334,8 @@ func (r *AuthorizationRequest) validate(decoded []FieldFault) []FieldFault {
 	check("merchant.acceptor_id", !r.holdsOwnPAN(r.Merchant.AcceptorID), ruleNoPAN)
 	check("merchant.name_location", !r.holdsOwnPAN(r.Merchant.NameLocation), ruleNoPAN)
 	optional("merchant.mcc", r.Merchant.MCC, fourDigits, "4 digits (DE 18)")
-	check("pos.entry_mode", threeDigits.MatchString(r.POS.EntryMode), "required: 3 digits (DE 22)")
-	check("pos.condition_code", twoDigits.MatchString(r.POS.ConditionCode), "required: 2 digits (DE 25)")
+	check("pos.entry_mode", entryMode.MatchString(r.POS.EntryMode), "required: 3 digits, or 12 letters and digits for a link of the 1993 edition (DE 22)")
+	optional("pos.condition_code", r.POS.ConditionCode, twoDigits, "2 digits (DE 25)")
 	optional("acquirer_id", r.AcquirerID, upToEleven, "1 to 11 digits (DE 32)")
 	return append(faults, r.validateElements()...)
 }
@@ -345,6 +354,11 @@ func (r *AuthorizationRequest) validateAmount(check func(string, bool, string)) 
 	check("currency", ok, "required: a current ISO 4217 code, such as EUR")
 	if !ok {
 		check("amount", amountText.MatchString(r.Amount), "required: decimal text, such as \"10.50\" (DE 4)")
+		return
+	}
+	if r.Type == BalanceInquiry { // it moves nothing
+		check("amount", r.Amount == "", "a balance inquiry has no amount")
+		r.money = ledger.Money{Currency: currency}
 		return
 	}
 	money, err := ledger.ParseMoney(r.Amount, currency)

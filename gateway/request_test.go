@@ -91,7 +91,7 @@ func TestRequestFieldRules(t *testing.T) {
 		{"client_reference", "9" + gatewaytest.PAN + "20261201", "client_reference"},
 		{"client_reference", "4111111111111112", valid}, {"client_reference", "20261201093000", valid},
 		{"order_reference", long(64), valid}, {"order_reference", long(65), "order_reference"}, {"order_reference", "x" + gatewaytest.PAN, "order_reference"},
-		{"type", nil, "type"}, {"type", "", "type"}, {"type", "Purchase", "type"}, {"type", "refund", "type"}, {"type", "preauthorization", valid}, {"type", "cash", valid},
+		{"type", nil, "type"}, {"type", "", "type"}, {"type", "Purchase", "type"}, {"type", "refund", valid}, {"type", "loan", "type"}, {"type", "preauthorization", valid}, {"type", "cash", valid},
 		{"amount", nil, "amount"}, {"amount", "", "amount"}, {"amount", "0", "amount"}, {"amount", "0.00", "amount"}, {"amount", "-1.00", "amount"}, {"amount", "+1.00", "amount"},
 		{"amount", "10.505", "amount"}, {"amount", "1e3", "amount"}, {"amount", "10,50", "amount"}, {"amount", " 10.50", "amount"}, {"amount", "10.", "amount"}, {"amount", ".50", "amount"},
 		{"amount", "99999999999999", "amount"}, {"amount", "9999999999.99", valid}, {"amount", "10000000000.00", "amount"}, {"amount", "0x10", "amount"}, {"amount", "٣", "amount"}, {"amount", "7", valid},
@@ -109,7 +109,7 @@ func TestRequestFieldRules(t *testing.T) {
 		{"merchant.name_location", long(40), valid}, {"merchant.name_location", long(41), "merchant.name_location"}, {"merchant.name_location", "CAFÉ", "merchant.name_location"},
 		{"merchant.name_location", "SHOP " + gatewaytest.PAN, "merchant.name_location"},
 		{"merchant.mcc", "5411", valid}, {"merchant.mcc", "541", "merchant.mcc"}, {"merchant.mcc", nil, valid},
-		{"pos.entry_mode", nil, "pos.entry_mode"}, {"pos.entry_mode", "05", "pos.entry_mode"}, {"pos.condition_code", nil, "pos.condition_code"}, {"pos.condition_code", "000", "pos.condition_code"},
+		{"pos.entry_mode", nil, "pos.entry_mode"}, {"pos.entry_mode", "05", "pos.entry_mode"}, {"pos.condition_code", nil, valid}, {"pos.condition_code", "000", "pos.condition_code"},
 		{"acquirer_id", "12345678901", valid}, {"acquirer_id", "123456789012", "acquirer_id"}, {"acquirer_id", "12a", "acquirer_id"},
 		{"elements.48", "abc", valid}, {"elements.48", "", "elements.48"}, {"elements.1", "x", "elements"}, {"elements.129", "x", "elements"}, {"elements.048", "x", "elements"}, {"elements.pan", "x", "elements"},
 		{"elements.65", "x", "elements.65"}, {"elements.36", "x", "elements.36"}, {"elements.45", "x", "elements.45"}, {"elements.2", "x", "elements.2"}, {"elements.35", "x", "elements.35"},
@@ -170,7 +170,7 @@ func TestRequestWrongTypesAndNulls(t *testing.T) {
 func TestRequestNamesAllFaultsAtOnce(t *testing.T) {
 	t.Parallel()
 	got := faultFields(t, []byte(`{"surprise":1,"card":{"cvv":"123"},"currency":"XXQ"}`))
-	want := []string{"amount", "card.cvv", "card.pan", "client_reference", "currency", "merchant.acceptor_id", "merchant.terminal_id", "pos.condition_code", "pos.entry_mode", "surprise", "type"}
+	want := []string{"amount", "card.cvv", "card.pan", "client_reference", "currency", "merchant.acceptor_id", "merchant.terminal_id", "pos.entry_mode", "surprise", "type"}
 	if !slices.Equal(got, want) {
 		t.Errorf("faults %q, want %q", got, want)
 	}

@@ -138,7 +138,7 @@ func TestS01_DutyCommitsWithTheTimeoutBeforeTheCallerHears(t *testing.T) {
 		v.Reversal == nil || v.Reversal.State != "owed" || v.Reversal.Attempts != 0 || v.Reversal.NextAt == nil {
 		t.Fatalf("answer %+v", v)
 	}
-	n := s.Count(t, `SELECT count(*) FROM card_authorization a JOIN reversal r ON r.authorization_id = a.id AND r.xmin = a.xmin
+	n := s.Count(t, `SELECT count(*) FROM card_authorization a JOIN duty r ON r.authorization_id = a.id AND r.xmin = a.xmin
 		WHERE a.id = $1 AND r.id = $2 AND a.state = 'timed_out' AND r.state = 'owed' AND a.answer_body IS NOT NULL`, v.ID, v.Reversal.ID)
 	if n != 1 {
 		t.Fatal("the timeout and its duty are not of one transaction")
@@ -254,7 +254,7 @@ func TestS16_ReversalDelayIsObeyed(t *testing.T) {
 	v := s.MustAuthorize(t, "key-1", gatewaytest.Purchase("10.91", nil))
 	s.AwaitState(t, v.ID, "reversed")
 	var abandonedAt time.Time
-	err := s.DB.Pool.QueryRow(context.Background(), `SELECT created_at FROM reversal WHERE id = $1`, v.Reversal.ID).Scan(&abandonedAt)
+	err := s.DB.Pool.QueryRow(context.Background(), `SELECT created_at FROM duty WHERE id = $1`, v.Reversal.ID).Scan(&abandonedAt)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -286,9 +286,9 @@ func TestS22_NoReversalWithoutAnOriginalAndOnePerAuthorization(t *testing.T) {
 	s := gatewaytest.New(t, gatewaytest.Options{})
 	v := s.MustAuthorize(t, "key-1", gatewaytest.Purchase("10.91", nil))
 	insert := func(original uuid.UUID) string {
-		_, err := s.DB.Pool.Exec(context.Background(), `INSERT INTO reversal
-			(id, authorization_id, tenant, link, state, state_version, reason, next_at, created_at, updated_at)
-			VALUES (@id, @original, 'bank-a', 'visa-a', 'owed', 1, 'timeout', now(), now(), now())`,
+		_, err := s.DB.Pool.Exec(context.Background(), `INSERT INTO duty
+			(id, authorization_id, kind, tenant, link, state, state_version, reason, next_at, created_at, updated_at)
+			VALUES (@id, @original, 'reversal', 'bank-a', 'visa-a', 'owed', 1, 'timeout', now(), now(), now())`,
 			pgx.NamedArgs{"id": uuid.New(), "original": original})
 		var violation *pgconn.PgError
 		if !errors.As(err, &violation) {
@@ -296,10 +296,10 @@ func TestS22_NoReversalWithoutAnOriginalAndOnePerAuthorization(t *testing.T) {
 		}
 		return violation.ConstraintName
 	}
-	if name := insert(uuid.New()); name != "reversal_has_original" {
+	if name := insert(uuid.New()); name != "duty_has_original" {
 		t.Errorf("without an original: %s", name)
 	}
-	if name := insert(v.ID); name != "reversal_one_per_authorization" {
+	if name := insert(v.ID); name != "duty_once" {
 		t.Errorf("a second one: %s", name)
 	}
 }

@@ -214,13 +214,13 @@ func TestDecisionsMeetInOneBatch(t *testing.T) {
 				steps = []commit.Step{answer, given}
 			}
 			b.run(t, queueDecisions, steps...)
-			if !answer.won || answer.releaseHit || given.won {
+			if !answer.won || answer.ledgerHit || given.won {
 				t.Fatalf("answer won %t, giving up won %t", answer.won, given.won)
 			}
 			if n := b.count(t, `SELECT count(*) FROM card_authorization WHERE state = 'declined' AND response_code = '05' AND state_version = 2`); n != 1 {
 				t.Fatal("the answer does not stand")
 			}
-			if n := b.count(t, `SELECT count(*) FROM reversal`); n != 0 {
+			if n := b.count(t, `SELECT count(*) FROM duty`); n != 0 {
 				t.Fatalf("%d reversals of a decline", n)
 			}
 			if n := b.count(t, `SELECT count(*) FROM message WHERE kind = 'response'`); n != 1 {
@@ -245,7 +245,7 @@ func TestLosingAnswerMovesNothing(t *testing.T) {
 		t.Fatalf("again: giving up won %t, answer won %t", given.won, answer.won)
 	}
 	for _, query := range []string{
-		`SELECT count(*) FROM reversal WHERE state = 'owed'`,
+		`SELECT count(*) FROM duty WHERE state = 'owed'`,
 		`SELECT count(*) FROM state_history WHERE subject = 'reversal'`,
 	} {
 		if n := b.count(t, query); n != 1 {
@@ -261,7 +261,7 @@ func TestResolutionsMeetInOneBatch(t *testing.T) {
 	given := b.giveUp(t)
 	b.run(t, queueDecisions, given)
 	duty := reversal.Duty{ID: given.owed.ID, AuthorizationID: b.original.ID, Attempt: 2}
-	if _, err := b.db.Pool.Exec(t.Context(), `UPDATE reversal SET attempts = 2`); err != nil {
+	if _, err := b.db.Pool.Exec(t.Context(), `UPDATE duty SET attempts = 2`); err != nil {
 		t.Fatal(err)
 	}
 	now := time.Now()
@@ -272,7 +272,7 @@ func TestResolutionsMeetInOneBatch(t *testing.T) {
 	duty.Attempt = 1
 	acknowledged := &resolveStep{duty: duty, outcome: reversal.AttemptAcknowledged, responseCode: "00", at: now, response: message("00")}
 	b.run(t, queueResolutions, later, acknowledged)
-	if !acknowledged.won || acknowledged.state != reversal.Acknowledged || acknowledged.releaseHit || later.won {
+	if !acknowledged.won || acknowledged.state != reversal.Acknowledged || acknowledged.ledgerHit || later.won {
 		t.Fatalf("acknowledgement %+v, silence %+v", acknowledged, later)
 	}
 	for query, want := range map[string]int{
@@ -281,7 +281,7 @@ func TestResolutionsMeetInOneBatch(t *testing.T) {
 		`SELECT count(*) FROM message WHERE kind = 'late' AND response_code = '96'`:                                          1,
 		`SELECT count(*) FROM ledger_posting WHERE step = 2`:                                                                 1,
 		`SELECT count(*) FROM state_history WHERE subject = 'reversal' AND from_state = 'owed'`:                              1,
-		`SELECT count(*) FROM reversal WHERE state = 'acknowledged' AND response_code = '00' AND attempts = 2`:               1,
+		`SELECT count(*) FROM duty WHERE state = 'acknowledged' AND response_code = '00' AND attempts = 2`:                   1,
 		`SELECT count(*) FROM state_history WHERE subject = 'authorization' AND to_state = 'reversed' AND state_version = 3`: 1,
 	} {
 		if n := b.count(t, query); n != want {
@@ -296,21 +296,21 @@ func TestResultOfAnOldAttemptMovesNothing(t *testing.T) {
 	b := newBench(t)
 	given := b.giveUp(t)
 	b.run(t, queueDecisions, given)
-	if _, err := b.db.Pool.Exec(t.Context(), `UPDATE reversal SET attempts = 3`); err != nil {
+	if _, err := b.db.Pool.Exec(t.Context(), `UPDATE duty SET attempts = 3`); err != nil {
 		t.Fatal(err)
 	}
 	var until time.Time
-	if err := b.db.Pool.QueryRow(t.Context(), `SELECT next_at FROM reversal`).Scan(&until); err != nil {
+	if err := b.db.Pool.QueryRow(t.Context(), `SELECT next_at FROM duty`).Scan(&until); err != nil {
 		t.Fatal(err)
 	}
 	old := &resolveStep{duty: reversal.Duty{ID: given.owed.ID, AuthorizationID: b.original.ID, Attempt: 2, NextAt: until}, outcome: reversal.AttemptRefused,
-		responseCode: "30", at: time.Now(), attention: true, exception: exceptionRefused,
+		responseCode: "30", at: time.Now(), attention: true, exception: "reversal_refused",
 		response: &journalRow{id: uuid.New(), kind: messageResponse, mti: "0430", responseCode: "30", image: "0430", digest: []byte{1}}}
 	b.run(t, queueResolutions, old)
 	if old.won {
 		t.Fatal("an old attempt's result was written")
 	}
-	if n := b.count(t, `SELECT count(*) FROM reversal WHERE state = 'owed' AND attempts = 3 AND NOT needs_attention`); n != 1 {
+	if n := b.count(t, `SELECT count(*) FROM duty WHERE state = 'owed' AND attempts = 3 AND NOT needs_attention`); n != 1 {
 		t.Fatal("an old attempt's result moved the duty")
 	}
 	if n := b.count(t, `SELECT count(*) FROM message WHERE kind = 'late' AND response_code = '30'`); n != 1 || b.count(t, `SELECT count(*) FROM exception`) != 0 {

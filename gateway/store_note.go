@@ -1,6 +1,8 @@
 package gateway
 
 import (
+	"cmp"
+
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
@@ -69,10 +71,10 @@ func queueNotes(batch *pgx.Batch, steps []commit.Step) {
 	)
 }
 
-// queueAttempt journals one outgoing reversal in the transaction that counts it.
-func queueAttempt(batch *pgx.Batch, original *Authorization, row journalRow) {
+// queueAttempt journals one outgoing duty in the transaction that counts it. stan is the duty's own, "" where it is the original's.
+func queueAttempt(batch *pgx.Batch, original *Authorization, stan string, row journalRow) {
 	batch.Queue(`INSERT INTO message (id, at, link, direction, kind, mti, stan, rrn, authorization_id, attempt, image, digest)
 		VALUES (@id, @at, @link, 'out', @kind, @mti, @stan, @rrn, @authorization_id, @attempt, @image, @digest)`,
-		pgx.NamedArgs{"id": row.id, "at": row.at, "link": original.Link, "kind": row.kind, "mti": row.mti, "stan": original.STAN,
+		pgx.NamedArgs{"id": row.id, "at": row.at, "link": original.Link, "kind": row.kind, "mti": row.mti, "stan": cmp.Or(stan, original.STAN),
 			"rrn": original.RRN, "authorization_id": original.ID, "attempt": row.attempt, "image": row.image, "digest": row.digest})
 }

@@ -73,25 +73,27 @@ func selectAnswer(ctx context.Context, db querier, id uuid.UUID) (answer storedA
 }
 
 const authorizationColumns = `a.id, a.tenant, a.client_reference, coalesce(a.order_reference, ''), a.link, a.type, a.state, a.state_version,
-	coalesce(a.reason, ''), a.mti, a.stan, a.rrn, a.transmission_date_time, a.amount_minor, a.approved_minor, a.currency,
+	coalesce(a.reason, ''), a.mti, a.stan, a.rrn, a.transmission_date_time, a.amount_minor, a.approved_minor,
+	a.captured_minor, a.reversed_minor, a.returned_minor, coalesce(to_char(a.settlement_date, 'MMDD'), ''), coalesce(a.additional_amounts, ''), a.currency,
 	coalesce(a.response_code, ''), coalesce(a.approval_code, ''), a.pan_masked, a.pan_sealed, a.pan_key_id, a.pan_hash, a.elements,
 	a.customer_account, a.settlement_account, a.owner_epoch, a.created_at, a.deadline_at, a.updated_at,
-	r.id, r.state, r.attempts, r.next_at, r.reason, r.response_code, r.needs_attention`
+	r.id, r.state, r.closed_as, r.attempts, r.next_at, r.reason, r.response_code, r.needs_attention`
 
-const authorizationFrom = ` FROM card_authorization a LEFT JOIN reversal r ON r.authorization_id = a.id `
+const authorizationFrom = ` FROM card_authorization a LEFT JOIN duty r ON r.authorization_id = a.id AND r.number = 0 `
 
 func scanAuthorization(row pgx.CollectableRow) (*Authorization, error) {
 	var a Authorization
 	var id *uuid.UUID
-	var state, reason, responseCode *string
+	var state, closedAs, reason, responseCode *string
 	var attempts *int32
 	var nextAt *time.Time
 	var attention *bool
 	err := row.Scan(&a.ID, &a.Tenant, &a.ClientReference, &a.OrderReference, &a.Link, &a.Type, &a.State, &a.StateVersion,
-		&a.Reason, &a.MTI, &a.STAN, &a.RRN, &a.TransmissionDateTime, &a.AmountMinor, &a.ApprovedMinor, &a.Currency,
+		&a.Reason, &a.MTI, &a.STAN, &a.RRN, &a.TransmissionDateTime, &a.AmountMinor, &a.ApprovedMinor,
+		&a.CapturedMinor, &a.ReversedMinor, &a.ReturnedMinor, &a.SettlementDate, &a.AdditionalAmounts, &a.Currency,
 		&a.ResponseCode, &a.ApprovalCode, &a.PANMasked, &a.PANSealed, &a.PANKeyID, &a.PANHash, &a.Elements,
 		&a.CustomerAccount, &a.SettlementAccount, &a.OwnerEpoch, &a.CreatedAt, &a.DeadlineAt, &a.UpdatedAt,
-		&id, &state, &attempts, &nextAt, &reason, &responseCode, &attention)
+		&id, &state, &closedAs, &attempts, &nextAt, &reason, &responseCode, &attention)
 	if err != nil {
 		return nil, err
 	}
@@ -103,6 +105,9 @@ func scanAuthorization(row pgx.CollectableRow) (*Authorization, error) {
 		}
 		if responseCode != nil {
 			a.Reversal.ResponseCode = *responseCode
+		}
+		if closedAs != nil {
+			a.Reversal.ClosedAs = *closedAs
 		}
 	}
 	return &a, nil
@@ -170,7 +175,7 @@ func selectOpenOfOtherLinks(ctx context.Context, db querier, links []string, sin
 			SELECT link, count(*) AS pending, 0 AS reversals FROM card_authorization
 			WHERE deadline_at >= @since AND state = 'pending' AND link <> ALL(@links) GROUP BY link
 			UNION ALL
-			SELECT link, 0, count(*) FROM reversal WHERE state <> 'acknowledged' AND link <> ALL(@links) GROUP BY link
+			SELECT link, 0, count(*) FROM duty WHERE state <> 'acknowledged' AND link <> ALL(@links) GROUP BY link
 		) o GROUP BY link ORDER BY link`, pgx.NamedArgs{"links": links, "since": since})
 	if err != nil {
 		return nil, fmt.Errorf("select open work of other links: %w", err)
@@ -221,7 +226,7 @@ func selectAuthorizations(ctx context.Context, db querier, tenant string, f Filt
 	from, args := authorizationFrom, pgx.NamedArgs{"tenant": tenant, "limit": f.Limit, "before": f.Before}
 	where := `WHERE a.tenant = @tenant`
 	if f.ClientReference != "" {
-		from = ` FROM idempotency_claim c JOIN card_authorization a ON a.id = c.resource_id LEFT JOIN reversal r ON r.authorization_id = a.id `
+		from = ` FROM idempotency_claim c JOIN card_authorization a ON a.id = c.resource_id LEFT JOIN duty r ON r.authorization_id = a.id AND r.number = 0 `
 		where += ` AND c.tenant = @tenant AND c.endpoint = @endpoint AND c.client_reference = @client_reference`
 		args["endpoint"], args["client_reference"] = endpointAuthorizations, f.ClientReference
 	}

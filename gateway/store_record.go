@@ -15,10 +15,10 @@ import (
 // The kinds of step that go through the group committer. Within one transaction records come first, so that a decision in
 // the same batch finds its row.
 var (
-	recordKind          = &commit.Kind{Name: "record", Order: 1, Less: lessRecord, Queue: queueRecords}
-	decideKind          = &commit.Kind{Name: "decide", Order: 2, Less: lessDecide, Queue: queueDecisions}
-	resolveReversalKind = &commit.Kind{Name: "resolve_reversal", Order: 3, Less: lessResolve, Queue: queueResolutions}
-	noteKind            = &commit.Kind{Name: "note", Order: 4, Less: lessNote, Queue: queueNotes}
+	recordKind      = &commit.Kind{Name: "record", Order: 1, Less: lessRecord, Queue: queueRecords}
+	decideKind      = &commit.Kind{Name: "decide", Order: 2, Less: lessDecide, Queue: queueDecisions}
+	resolveDutyKind = &commit.Kind{Name: "resolve_duty", Order: 3, Less: lessResolve, Queue: queueResolutions}
+	noteKind        = &commit.Kind{Name: "note", Order: 4, Less: lessNote, Queue: queueNotes}
 )
 
 // recordStep claims the idempotency key and the client reference, and records the intent with its hold: the row exists,
@@ -73,10 +73,10 @@ var recordSQL = `
 WITH u AS (
 	SELECT * FROM unnest($1::uuid[], $2::text[], $3::text[], $4::text[], $5::text[], $6::bytea[], $7::text[], $8::text[], $9::text[],
 		$10::text[], $11::text[], $12::text[], $13::text[], $14::int8[], $15::text[], $16::text[], $17::bytea[], $18::text[], $19::bytea[],
-		$20::text[], $21::int4[], $22::int4[], $23::int8[], $24::timestamptz[], $25::timestamptz[], $26::uuid[], $27::text[], $28::bytea[])
+		$20::text[], $21::int4[], $22::int4[], $23::int8[], $24::timestamptz[], $25::timestamptz[], $26::uuid[], $27::text[], $28::bytea[], $29::date[])
 	AS u(id, tenant, endpoint, idempotency_key, client_reference, digest, order_reference, link, type,
 		mti, stan, rrn, transmission_date_time, amount_minor, currency, pan_masked, pan_sealed, pan_key_id, pan_hash,
-		elements, customer_account, settlement_account, owner_epoch, created_at, deadline_at, message_id, image, message_digest)
+		elements, customer_account, settlement_account, owner_epoch, created_at, deadline_at, message_id, image, message_digest, settlement_date)
 ), claim AS (
 	INSERT INTO idempotency_claim (tenant, endpoint, idempotency_key, client_reference, digest, resource_id, claimed_at)
 	SELECT tenant, endpoint, idempotency_key, client_reference, digest, id, created_at FROM u
@@ -86,10 +86,10 @@ WITH u AS (
 ), recorded AS (
 	INSERT INTO card_authorization (id, tenant, client_reference, order_reference, link, type, state, state_version, mti, stan, rrn,
 		transmission_date_time, amount_minor, currency, pan_masked, pan_sealed, pan_key_id, pan_hash, elements, customer_account,
-		settlement_account, owner_epoch, created_at, deadline_at, updated_at)
+		settlement_account, owner_epoch, created_at, deadline_at, updated_at, settlement_date)
 	SELECT id, tenant, client_reference, order_reference, link, type, 'pending', 1, mti, stan, rrn,
 		transmission_date_time, amount_minor, currency, pan_masked, pan_sealed, pan_key_id, pan_hash, elements, customer_account,
-		settlement_account, owner_epoch, created_at, deadline_at, created_at FROM won
+		settlement_account, owner_epoch, created_at, deadline_at, created_at, settlement_date FROM won
 ), history AS (
 	INSERT INTO state_history (subject_id, state_version, subject, to_state, at)
 	SELECT id, 1, 'authorization', 'pending', created_at FROM won
@@ -99,8 +99,8 @@ WITH u AS (
 ), hold AS (
 	SELECT id AS intent, 0::int2 AS transaction, ` + int2Literal(ledger.Hold) + ` AS step, 1::int2 AS number, ` + int2Literal(ledger.Pending) + ` AS layer,
 		customer_account AS debit_account, settlement_account AS credit_account, amount_minor, currency,
-		(created_at AT TIME ZONE 'UTC')::date AS value_date, created_at AS booked_at, rrn AS source_ref, false AS correction, tenant, client_reference
-	FROM won
+		coalesce(settlement_date, (created_at AT TIME ZONE 'UTC')::date) AS value_date, created_at AS booked_at, rrn AS source_ref, false AS correction, tenant, client_reference
+	FROM won WHERE type NOT IN (` + withoutHold + `)
 ), posted AS (
 	` + ledger.InsertFrom("hold") + `
 )
@@ -142,6 +142,9 @@ func queueRecords(batch *pgx.Batch, steps []commit.Step) {
 		column(steps, func(s *recordStep) pgtype.UUID { return pgUUID(s.request.id) }),
 		column(steps, func(s *recordStep) pgtype.Text { return pgText(s.request.image) }),
 		column(steps, func(s *recordStep) []byte { return s.request.digest }),
+		column(steps, func(s *recordStep) pgtype.Date {
+			return pgBusinessDate(s.authorization.SettlementDate, s.authorization.CreatedAt)
+		}),
 	).Query(func(rows pgx.Rows) error {
 		var id uuid.UUID
 		_, err := pgx.ForEachRow(rows, []any{&id}, func() error {

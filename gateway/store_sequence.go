@@ -39,7 +39,7 @@ func selectUsedSTANs(ctx context.Context, tx pgx.Tx, link, low, high string, now
 			SELECT stan FROM card_authorization
 			WHERE link = @link AND state = 'pending' AND deadline_at > @since::timestamptz
 			UNION
-			SELECT a.stan FROM reversal r JOIN card_authorization a ON a.id = r.authorization_id
+			SELECT a.stan FROM duty r JOIN card_authorization a ON a.id = r.authorization_id
 			WHERE r.link = @link AND r.state <> 'acknowledged'
 			UNION
 			SELECT stan FROM card_authorization

@@ -81,6 +81,9 @@ const (
 	UnrequestedPartialApproval Reason = "unrequested_partial_approval"
 	Recovered                  Reason = "recovered_after_restart"
 	Swept                      Reason = "swept_past_deadline"
+	Customer                   Reason = "customer_cancellation" // asked for by the client
+	Undelivered                Reason = "answer_undelivered"    // asked for by the client: its answer could not be used at the point of service
+	Completion                 Reason = "completion"            // of a capture
 )
 
 // ReversePolicy is the only silence policy of a card link.
@@ -127,8 +130,8 @@ func (p Policy) Validate(path string, f *configs.Faults) {
 	if p.Policy != ReversePolicy {
 		f.Add(path+".policy", "a card link's policy is "+ReversePolicy, p.Policy)
 	}
-	if len(p.ResponseCode) != 2 {
-		f.Add(path+".response_code", "two characters (DE 39), such as 91", p.ResponseCode)
+	if n := len(p.ResponseCode); n != 2 && n != 3 {
+		f.Add(path+".response_code", "two characters, in the 1993 edition three (DE 39), such as 91 or 911", p.ResponseCode)
 	}
 	bound := func(key string, d configs.Duration, low, high time.Duration) {
 		if time.Duration(d) < low || time.Duration(d) > high {

@@ -9,18 +9,45 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Duty is one reversal that is owed, as a worker holds it.
+// Kind is what a duty tells the scheme.
+type Kind string
+
+// The kinds: a reversal undoes, a capture completes (0220). Both are owed, repeated and acknowledged alike.
+const (
+	Reversal Kind = "reversal"
+	Capture  Kind = "capture"
+)
+
+// Duty is one message that is owed, as a worker holds it.
 type Duty struct {
 	ID              uuid.UUID
 	AuthorizationID uuid.UUID
 	Tenant          string
 	Link            string
+	Kind            Kind
+	Number          int16 // among the authorisation's duties; 0 is the reversal of the whole
+	AmountMinor     int64 // captured or taken back, minor units; 0 for the reversal of the whole
+	StandingMinor   int64 // of a partial reversal: what it leaves of the approved amount
+	Final           bool  // of a capture: no other one follows
 	Reason          Reason
+	STAN            string    // DE 11 where it is not the original's; "" otherwise and before the first attempt
+	Reopened        int16     // how often an approval came after "original not found"
 	Attempt         int32     // from 1; the attempt this claim is for
 	NextAt          time.Time // when the claim runs out; until then nobody else takes the duty
-	CreatedAt       time.Time // DE 7 of the reversal, the same in every attempt
+	CreatedAt       time.Time // DE 7 of the message, the same in every attempt
+	Undoes          *Undone   // of a reversal: the capture it undoes, nil for none
 
-	Body []byte // the encoded message of this attempt, nil when it could not be built
+	Premature Outcome // what keeps this attempt from being sent: unsent or withdrawn; "" for nothing
+	Affinity  uint64  // of the card, see link.Call
+	Body      []byte  // the encoded message of this attempt, nil when it could not be built
+}
+
+// Undone is the capture that a reversal undoes, as it was sent.
+type Undone struct {
+	ID        uuid.UUID
+	Number    int16
+	STAN      string
+	CreatedAt time.Time
 }
 
 // Querier reads: a pool, a connection or a transaction.
@@ -28,18 +55,23 @@ type Querier interface {
 	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
 }
 
-// OweFrom is the INSERT that owes a reversal for each row of a common table expression named source, as SQL text for the
-// caller's own statement. The rows must have the columns
+// WholeID is the id of the reversal of a whole authorisation: whoever owes it, and however often, it is the same duty.
+func WholeID(authorization uuid.UUID) uuid.UUID {
+	return uuid.NewSHA1(authorization, []byte("reversal"))
+}
+
+// OweFrom is the INSERT that owes the reversal of the whole for each row of a common table expression named source, as SQL text
+// for the caller's own statement. The rows must have the columns
 //
-//	id uuid, authorization_id uuid, tenant text, link text, reason text, next_at timestamptz, at timestamptz
+//	id uuid (WholeID), authorization_id uuid, tenant text, link text, reason text, next_at timestamptz, at timestamptz
 //
-// An authorisation that has a reversal already keeps it.
+// An authorisation that has one already, such as one its client asked for, keeps it. It returns those that are new.
 func OweFrom(source string) string {
 	return `
-	INSERT INTO reversal (id, authorization_id, tenant, link, state, state_version, reason, next_at, created_at, updated_at)
-	SELECT id, authorization_id, tenant, link, 'owed', 1, reason, next_at, at, at FROM ` + source + `
-	ON CONFLICT (authorization_id) DO NOTHING
-	RETURNING authorization_id`
+	INSERT INTO duty (id, authorization_id, kind, number, tenant, link, state, state_version, reason, next_at, created_at, updated_at)
+	SELECT id, authorization_id, 'reversal', 0, tenant, link, 'owed', 1, reason, next_at, at, at FROM ` + source + `
+	ON CONFLICT (authorization_id, number) DO NOTHING
+	RETURNING id, authorization_id, reason, created_at`
 }
 
 // ResolveFrom is the UPDATE that writes down what attempts came to, as SQL text for the caller's own statement. The rows of
@@ -55,49 +87,88 @@ func OweFrom(source string) string {
 // now is, with the state it had in from_state.
 func ResolveFrom(source, ids string) string {
 	return `
-	WITH was AS MATERIALIZED (SELECT id, state, attempts, next_at FROM reversal WHERE id = ANY(` + ids + `) FOR UPDATE)
-	UPDATE reversal r SET
-		state = CASE u.outcome WHEN 'acknowledged' THEN 'acknowledged' WHEN 'refused' THEN 'suspended' ELSE r.state END,
-		state_version = r.state_version + CASE WHEN u.outcome IN ('acknowledged', 'refused') THEN 1 ELSE 0 END,
-		attempts = r.attempts - CASE WHEN u.outcome = 'unsent' THEN 1 ELSE 0 END,
+	WITH was AS MATERIALIZED (SELECT id, state, attempts, next_at FROM duty WHERE id = ANY(` + ids + `) FOR UPDATE)
+	UPDATE duty r SET
+		state = CASE WHEN u.outcome IN (` + closings + `) THEN 'acknowledged' WHEN u.outcome = 'refused' THEN 'suspended' ELSE r.state END,
+		closed_as = CASE WHEN u.outcome IN (` + closings + `) THEN u.outcome END,
+		state_version = r.state_version + CASE WHEN u.outcome IN (` + closings + `, 'refused') THEN 1 ELSE 0 END,
+		attempts = r.attempts - CASE WHEN u.outcome IN ('unsent', 'withdrawn') THEN 1 ELSE 0 END,
 		next_at = CASE WHEN u.outcome IN ('silence', 'unsent') THEN u.next_at ELSE r.next_at END,
 		response_code = coalesce(u.response_code, r.response_code),
-		needs_attention = u.outcome <> 'acknowledged' AND (r.needs_attention OR u.attention),
+		needs_attention = u.outcome NOT IN (` + closings + `) AND (r.needs_attention OR u.attention),
 		claim_epoch = NULL,
 		updated_at = u.at
 	FROM ` + source + ` u JOIN was ON was.id = u.id
 	WHERE r.id = ANY(` + ids + `) AND r.id = u.id
-	AND ((was.state = 'owed' AND (u.outcome = 'acknowledged' OR (was.attempts = u.attempt AND was.next_at = u.claimed_until)))
-		OR (was.state = 'suspended' AND u.outcome = 'acknowledged'))
-	RETURNING r.id, r.authorization_id, r.tenant, r.link, r.state, r.state_version, r.attempts, r.needs_attention, u.outcome, u.response_code, u.at, was.state AS from_state`
+	AND ((was.state = 'owed' AND (u.outcome IN ('acknowledged', 'nothing_to_undo') OR (was.attempts = u.attempt AND was.next_at = u.claimed_until)))
+		OR (was.state = 'suspended' AND u.outcome IN ('acknowledged', 'nothing_to_undo')))
+	RETURNING r.id, r.authorization_id, r.kind, r.number, r.amount_minor, r.undoes, r.reopened, r.tenant, r.link, r.state, r.state_version,
+		r.attempts, r.needs_attention, u.outcome, u.response_code, u.at, was.state AS from_state`
 }
 
+// closings are the outcomes that close a duty; each is kept as what it was closed as.
+const closings = `'acknowledged', 'nothing_to_undo', 'withdrawn'`
+
 // Claim takes up to limit duties of one link that are due, oldest first, for one attempt each: the attempt is counted in the
-// caller's transaction, before its message leaves. Until claimUntil nobody else takes them; that only spaces the attempts,
-// since a reversal sent twice is one reversal.
+// caller's transaction, before its message leaves. Duties of one authorisation go one after the other, in the order in which they
+// were owed; those of others never wait for them. Until claimUntil nobody else takes what was claimed; that only spaces the
+// attempts, since a duty sent twice is one duty.
 func Claim(ctx context.Context, tx pgx.Tx, link string, epoch int64, now, claimUntil time.Time, limit int) ([]Duty, error) {
 	rows, err := tx.Query(ctx, `
-		UPDATE reversal SET attempts = attempts + 1, next_at = @claim_until, claim_epoch = @epoch, updated_at = @now
-		WHERE id = ANY(ARRAY(
-			SELECT id FROM reversal WHERE state = 'owed' AND link = @link AND next_at <= @now
-			ORDER BY next_at LIMIT @limit FOR UPDATE SKIP LOCKED))
-		RETURNING id, authorization_id, tenant, link, reason, attempts, next_at, created_at`,
+		WITH due AS MATERIALIZED (
+			SELECT r.id, c.id AS capture_id, c.number AS capture_number, c.stan AS capture_stan, c.created_at AS capture_created_at
+			FROM duty r LEFT JOIN duty c ON c.id = r.undoes
+			WHERE r.state = 'owed' AND r.link = @link AND r.next_at <= @now
+			AND NOT EXISTS (SELECT FROM duty e WHERE e.authorization_id = r.authorization_id AND e.state = 'owed'
+				AND (e.created_at, e.number) < (r.created_at, r.number))
+			ORDER BY r.next_at LIMIT @limit FOR UPDATE OF r SKIP LOCKED
+		)
+		UPDATE duty d SET attempts = d.attempts + 1, next_at = @claim_until, claim_epoch = @epoch, updated_at = @now
+		FROM due WHERE d.id = due.id
+		RETURNING d.id, d.authorization_id, d.tenant, d.link, d.kind, d.number, coalesce(d.amount_minor, 0), coalesce(d.standing_minor, 0), d.final, d.reason,
+			coalesce(d.stan, ''), d.reopened, d.attempts, d.next_at, d.created_at, due.capture_id, due.capture_number,
+			coalesce(due.capture_stan, ''), due.capture_created_at`,
 		pgx.NamedArgs{"link": link, "epoch": epoch, "now": now, "claim_until": claimUntil, "limit": limit})
 	if err != nil {
-		return nil, fmt.Errorf("claim reversals: %w", err)
+		return nil, fmt.Errorf("claim duties: %w", err)
 	}
-	duties, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (d Duty, err error) {
-		return d, row.Scan(&d.ID, &d.AuthorizationID, &d.Tenant, &d.Link, &d.Reason, &d.Attempt, &d.NextAt, &d.CreatedAt)
-	})
+	duties, err := pgx.CollectRows(rows, scanDuty)
 	if err != nil {
-		return nil, fmt.Errorf("claim reversals: %w", err)
+		return nil, fmt.Errorf("claim duties: %w", err)
 	}
 	return duties, nil
 }
 
+func scanDuty(row pgx.CollectableRow) (d Duty, err error) {
+	var capture *uuid.UUID
+	var number *int16
+	var stan string
+	var created *time.Time
+	err = row.Scan(&d.ID, &d.AuthorizationID, &d.Tenant, &d.Link, &d.Kind, &d.Number, &d.AmountMinor, &d.StandingMinor, &d.Final, &d.Reason,
+		&d.STAN, &d.Reopened, &d.Attempt, &d.NextAt, &d.CreatedAt, &capture, &number, &stan, &created)
+	if err == nil && capture != nil {
+		d.Undoes = &Undone{ID: *capture, Number: *number, STAN: stan, CreatedAt: *created}
+	}
+	return d, err
+}
+
+// FixSTANs writes down the STANs of claimed duties that have one of their own, before their first attempt leaves: every later
+// attempt carries the same.
+func FixSTANs(ctx context.Context, tx pgx.Tx, ids []uuid.UUID, stans []string) error {
+	tag, err := tx.Exec(ctx, `UPDATE duty d SET stan = u.stan FROM unnest(@ids::uuid[], @stans::text[]) AS u(id, stan)
+		WHERE d.id = ANY(@ids::uuid[]) AND d.id = u.id AND d.stan IS NULL`, pgx.NamedArgs{"ids": ids, "stans": stans})
+	if err != nil {
+		return fmt.Errorf("fix STANs of duties: %w", err)
+	}
+	if int(tag.RowsAffected()) != len(ids) { // the rows are claimed in this transaction, so this is a fault of ours
+		return fmt.Errorf("fix STANs of duties: %d of %d had none", tag.RowsAffected(), len(ids))
+	}
+	return nil
+}
+
 // ReleaseClaims makes what ended daemons had claimed due at once.
 func ReleaseClaims(ctx context.Context, tx pgx.Tx, endedEpochs []int64, now time.Time) error {
-	_, err := tx.Exec(ctx, `UPDATE reversal SET next_at = @now, claim_epoch = NULL, updated_at = @now
+	_, err := tx.Exec(ctx, `UPDATE duty SET next_at = @now, claim_epoch = NULL, updated_at = @now
 		WHERE state = 'owed' AND claim_epoch = ANY(@epochs)`, pgx.NamedArgs{"now": now, "epochs": endedEpochs})
 	if err != nil {
 		return fmt.Errorf("release reversal claims: %w", err)
@@ -107,7 +178,7 @@ func ReleaseClaims(ctx context.Context, tx pgx.Tx, endedEpochs []int64, now time
 
 // NextDue is when the link's next duty is due; the zero time when none is owed.
 func NextDue(ctx context.Context, db Querier, link string) (time.Time, error) {
-	rows, err := db.Query(ctx, `SELECT next_at FROM reversal WHERE state = 'owed' AND link = @link ORDER BY next_at LIMIT 1`,
+	rows, err := db.Query(ctx, `SELECT next_at FROM duty WHERE state = 'owed' AND link = @link ORDER BY next_at LIMIT 1`,
 		pgx.NamedArgs{"link": link})
 	if err != nil {
 		return time.Time{}, fmt.Errorf("select next reversal: %w", err)
@@ -134,7 +205,7 @@ type Backlog struct {
 // SelectBacklog counts open duties by link and state.
 func SelectBacklog(ctx context.Context, db Querier) ([]Backlog, error) {
 	rows, err := db.Query(ctx, `SELECT link, state, count(*), min(created_at), count(*) FILTER (WHERE needs_attention)
-		FROM reversal WHERE state <> 'acknowledged' GROUP BY link, state ORDER BY link, state`)
+		FROM duty WHERE state <> 'acknowledged' GROUP BY link, state ORDER BY link, state`)
 	if err != nil {
 		return nil, fmt.Errorf("select reversal backlog: %w", err)
 	}

@@ -12,8 +12,11 @@ import (
 // attentionLimit is how many duties one call of CallAttention takes at most.
 const attentionLimit = 500
 
-// ExceptionUnacknowledged is the kind of exception about a duty that the peer does not acknowledge.
-const ExceptionUnacknowledged = "reversal_unacknowledged"
+// unacknowledged ends the kind of exception about a duty that the peer does not acknowledge.
+const unacknowledged = "_unacknowledged"
+
+// Unacknowledged is the kind of exception about a duty of this kind that the peer does not acknowledge.
+func (k Kind) Unacknowledged() string { return string(k) + unacknowledged }
 
 // CallAttention calls a person for up to attentionLimit duties of one link that are owed since before the given time, however
 // few their attempts: a link that is down makes none, so counting them would never tell. It marks them, and opens for each the
@@ -39,7 +42,7 @@ func CallAttention(ctx context.Context, tx pgx.Tx, link string, before, now time
 // since when it is owed.
 func selectUnattended(ctx context.Context, tx pgx.Tx, link string, before time.Time) ([]uuid.UUID, error) {
 	rows, err := tx.Query(ctx, `
-		SELECT r.id FROM reversal r
+		SELECT r.id FROM duty r
 		WHERE r.state = 'owed' AND r.link = @link AND r.created_at < @before AND NOT r.needs_attention
 		AND NOT EXISTS (SELECT FROM state_history h
 			WHERE h.subject_id = r.id AND h.state_version = r.state_version AND h.at >= @before)
@@ -61,20 +64,20 @@ func updateAttention(ctx context.Context, tx pgx.Tx, ids, exceptions []uuid.UUID
 		WITH u AS (
 			SELECT * FROM unnest(@ids::uuid[], @exceptions::uuid[]) AS u(id, exception_id)
 		), marked AS (
-			UPDATE reversal r SET needs_attention = true, updated_at = @now FROM u WHERE r.id = ANY(@ids::uuid[]) AND r.id = u.id
-			RETURNING r.id, u.exception_id, r.tenant, r.link, r.attempts, r.created_at
+			UPDATE duty r SET needs_attention = true, updated_at = @now FROM u WHERE r.id = ANY(@ids::uuid[]) AND r.id = u.id
+			RETURNING r.id, r.kind, u.exception_id, r.tenant, r.link, r.attempts, r.created_at
 		), opened AS (
 			INSERT INTO exception (id, kind, tenant, link, subject_id, detail, opened_at)
-			SELECT exception_id, @kind, tenant, link, id, 'not acknowledged since ' || to_char(created_at AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"')
+			SELECT exception_id, kind || @suffix, tenant, link, id, 'not acknowledged since ' || to_char(created_at AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"')
 				|| ', longer than attention_after allows; attempts so far: ' || attempts || '; they go on', @now FROM marked
 			ON CONFLICT (kind, subject_id) WHERE closed_at IS NULL DO NOTHING
 			RETURNING tenant, subject_id, kind
 		), called AS (
 			INSERT INTO event (at, tenant, kind, subject_id, detail)
-			SELECT @now, tenant, 'reversal.needs_attention', subject_id, kind FROM opened
+			SELECT @now, tenant, split_part(kind, '_', 1) || '.needs_attention', subject_id, kind FROM opened
 		)
 		SELECT count(*) FROM marked`,
-		pgx.NamedArgs{"ids": ids, "exceptions": exceptions, "kind": ExceptionUnacknowledged, "now": now}).Scan(&n)
+		pgx.NamedArgs{"ids": ids, "exceptions": exceptions, "suffix": unacknowledged, "now": now}).Scan(&n)
 	if err != nil {
 		return 0, fmt.Errorf("call attention to reversals: %w", err)
 	}

@@ -15,7 +15,7 @@ import (
 // age sets since when a duty is owed.
 func age(t *testing.T, db *pgtest.DB, id uuid.UUID, since time.Time) {
 	t.Helper()
-	if _, err := db.Pool.Exec(t.Context(), `UPDATE reversal SET created_at = $2 WHERE id = $1`, id, since); err != nil {
+	if _, err := db.Pool.Exec(t.Context(), `UPDATE duty SET created_at = $2 WHERE id = $1`, id, since); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -119,15 +119,15 @@ func TestAttentionIsBoundedOldestFirst(t *testing.T) {
 	_, err := db.Pool.Exec(t.Context(), `WITH made AS (
 			INSERT INTO card_authorization SELECT (jsonb_populate_record(a, jsonb_build_object('id', gen_random_uuid(), 'rrn', lpad((n + 1000)::text, 12, '0')))).*
 			FROM card_authorization a, generate_series(1, $2) n WHERE a.id = $1 RETURNING id, rrn::int AS n)
-		INSERT INTO reversal (id, authorization_id, tenant, link, state, state_version, reason, next_at, created_at, updated_at)
-		SELECT gen_random_uuid(), id, 'bank-a', $3, 'owed', 1, 'timeout', $4, $4::timestamptz - make_interval(secs => n), $4 FROM made`, template, all, linkName, now)
+		INSERT INTO duty (id, authorization_id, kind, tenant, link, state, state_version, reason, next_at, created_at, updated_at)
+		SELECT gen_random_uuid(), id, 'reversal', 'bank-a', $3, 'owed', 1, 'timeout', $4, $4::timestamptz - make_interval(secs => n), $4 FROM made`, template, all, linkName, now)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if n := callAttention(t, db, linkName, now, now); n != limit {
 		t.Fatalf("called for %d duties at once, want %d", n, limit)
 	}
-	if n := count(t, db, `SELECT count(*) FROM reversal WHERE needs_attention AND created_at > (SELECT min(created_at) FROM reversal WHERE NOT needs_attention)`); n != 0 {
+	if n := count(t, db, `SELECT count(*) FROM duty WHERE needs_attention AND created_at > (SELECT min(created_at) FROM duty WHERE NOT needs_attention)`); n != 0 {
 		t.Errorf("%d duties came before older ones", n)
 	}
 	if n := callAttention(t, db, linkName, now, now); n != all-limit {

@@ -17,6 +17,7 @@ const MaxPage = 500
 type Open struct {
 	ID              uuid.UUID
 	AuthorizationID uuid.UUID
+	Kind            Kind
 	Link            string
 	State           State
 	Attempts        int32
@@ -29,7 +30,7 @@ type Open struct {
 // or from the first when that is the zero value. Fewer than limit, which is at most MaxPage, are the last.
 func SelectOpen(ctx context.Context, db Querier, state State, after Open, limit int) ([]Open, error) {
 	rows, err := db.Query(ctx, `
-		SELECT id, authorization_id, link, state, attempts, next_at, coalesce(response_code, ''), created_at FROM reversal
+		SELECT id, authorization_id, kind, link, state, attempts, next_at, coalesce(response_code, ''), created_at FROM duty
 		WHERE state <> 'acknowledged' AND (@state = '' OR state = @state)
 		AND (link, created_at, id) > (@link, @created_at::timestamptz, @id::uuid)
 		ORDER BY link, created_at, id LIMIT @limit`,
@@ -45,7 +46,7 @@ func SelectOpen(ctx context.Context, db Querier, state State, after Open, limit 
 }
 
 func selectStateForUpdate(ctx context.Context, tx pgx.Tx, id uuid.UUID) (state State, err error) {
-	err = tx.QueryRow(ctx, `SELECT state FROM reversal WHERE id = @id FOR UPDATE`, pgx.NamedArgs{"id": id}).Scan(&state)
+	err = tx.QueryRow(ctx, `SELECT state FROM duty WHERE id = @id FOR UPDATE`, pgx.NamedArgs{"id": id}).Scan(&state)
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):
 		return "", ErrNotFound
@@ -59,14 +60,14 @@ func selectStateForUpdate(ctx context.Context, tx pgx.Tx, id uuid.UUID) (state S
 func updateResumed(ctx context.Context, tx pgx.Tx, id uuid.UUID, from, to State, reason string, now time.Time) error {
 	tag, err := tx.Exec(ctx, `
 		WITH resumed AS (
-			UPDATE reversal SET state = @to, state_version = state_version + 1, next_at = @now, claim_epoch = NULL, needs_attention = false, updated_at = @now
+			UPDATE duty SET state = @to, state_version = state_version + 1, next_at = @now, claim_epoch = NULL, needs_attention = false, updated_at = @now
 			WHERE id = @id AND state = @from
-			RETURNING id, state_version
+			RETURNING id, kind, state_version
 		), closed AS (
 			UPDATE exception e SET closed_at = @now FROM resumed r WHERE e.subject_id = r.id AND e.closed_at IS NULL
 		)
 		INSERT INTO state_history (subject_id, state_version, subject, from_state, to_state, reason, at)
-		SELECT id, state_version, 'reversal', @from, @to, @reason, @now FROM resumed`,
+		SELECT id, state_version, kind, @from, @to, @reason, @now FROM resumed`,
 		pgx.NamedArgs{"id": id, "from": string(from), "to": string(to), "reason": reason, "now": now})
 	if err != nil {
 		return fmt.Errorf("resume reversal: %w", err)

@@ -95,7 +95,7 @@ type row struct {
 
 func read(t *testing.T, db *pgtest.DB, id uuid.UUID) (r row) {
 	t.Helper()
-	err := db.Pool.QueryRow(t.Context(), `SELECT state, state_version, attempts, next_at, claim_epoch, response_code, needs_attention FROM reversal WHERE id = $1`, id).
+	err := db.Pool.QueryRow(t.Context(), `SELECT state, state_version, attempts, next_at, claim_epoch, response_code, needs_attention FROM duty WHERE id = $1`, id).
 		Scan(&r.State, &r.Version, &r.Attempts, &r.NextAt, &r.Epoch, &r.Code, &r.Attention)
 	if err != nil {
 		t.Fatal(err)
@@ -205,7 +205,7 @@ func TestResolve(t *testing.T) {
 	} {
 		id := uuid.New()
 		owe(t, db, id, original(t, db, i+1), moment())
-		if _, err := db.Pool.Exec(t.Context(), `UPDATE reversal SET attempts = $2, state = $3, claim_epoch = 1 WHERE id = $1`, id, c.attempts, string(c.state)); err != nil {
+		if _, err := db.Pool.Exec(t.Context(), `UPDATE duty SET attempts = $2, state = $3, closed_as = CASE WHEN $3 = 'acknowledged' THEN 'acknowledged' END, claim_epoch = 1 WHERE id = $1`, id, c.attempts, string(c.state)); err != nil {
 			t.Fatal(err)
 		}
 		c.result.id, c.result.claimed = id, read(t, db, id).NextAt

@@ -22,13 +22,21 @@ const (
 // Outcome is what one attempt came to.
 type Outcome string
 
-// The outcomes of an attempt, as ResolveFrom takes them. Unsent is an attempt of which certainly nothing left; it is not counted.
+// The outcomes of an attempt, as ResolveFrom takes them. Unsent is an attempt of which certainly nothing left; it is not counted,
+// and neither is one that was withdrawn, since its original was declined or never left.
 const (
-	AttemptAcknowledged Outcome = "acknowledged"
-	AttemptRefused      Outcome = "refused"
-	AttemptSilent       Outcome = "silence"
-	AttemptUnsent       Outcome = "unsent"
+	AttemptAcknowledged  Outcome = "acknowledged"
+	AttemptNothingToUndo Outcome = "nothing_to_undo"
+	AttemptWithdrawn     Outcome = "withdrawn"
+	AttemptRefused       Outcome = "refused"
+	AttemptSilent        Outcome = "silence"
+	AttemptUnsent        Outcome = "unsent"
 )
+
+// Closes tells whether the outcome acknowledges the duty.
+func (o Outcome) Closes() bool {
+	return o == AttemptAcknowledged || o == AttemptNothingToUndo || o == AttemptWithdrawn
+}
 
 // Worker delivers the duties of one link. Gateway gives it the three steps and owns their transactions.
 type Worker struct {

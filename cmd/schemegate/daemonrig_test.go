@@ -214,7 +214,7 @@ func (r *rig) serve(file string) *rigProcess {
 	r.t.Helper()
 	p := r.launch("serve", "--config", file)
 	p.awaitLog(`"ready"`)
-	p.awaitLog(`"link signed_on"`)
+	p.awaitLog(`"line signed_on"`)
 	return p
 }
 

@@ -23,7 +23,7 @@ func (r *rig) awaitRest(pool *pgxpool.Pool) {
 	r.eventually("nothing is pending and no reversal is owed", func() bool {
 		var open int
 		err := pool.QueryRow(context.Background(), `SELECT (SELECT count(*) FROM card_authorization WHERE state IN ('pending', 'timed_out'))
-			+ (SELECT count(*) FROM reversal WHERE state <> 'acknowledged')`).Scan(&open)
+			+ (SELECT count(*) FROM duty WHERE state <> 'acknowledged')`).Scan(&open)
 		return err == nil && open == 0
 	})
 }
@@ -48,7 +48,7 @@ func selectRigAuthorizations(t *testing.T, pool *pgxpool.Pool) []rigAuthorizatio
 	rows, err := pool.Query(context.Background(), `
 		SELECT a.client_reference, a.state, a.state_version, a.stan, a.rrn, a.transmission_date_time, a.approved_minor, a.created_at,
 			count(r.id) AS reversals, min(r.state) AS reversal_state, min(r.attempts) AS attempts
-		FROM card_authorization a LEFT JOIN reversal r ON r.authorization_id = a.id GROUP BY a.id ORDER BY a.client_reference`)
+		FROM card_authorization a LEFT JOIN duty r ON r.authorization_id = a.id GROUP BY a.id ORDER BY a.client_reference`)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -234,7 +234,7 @@ func checkHistory(t *testing.T, pool *pgxpool.Pool) {
 			FROM state_history WINDOW w AS (PARTITION BY subject_id ORDER BY state_version)) h
 			WHERE n <> state_version OR from_state IS DISTINCT FROM former OR at < former_at`,
 		"subjects that stand elsewhere than their history says": `SELECT count(*) FROM (
-				SELECT id, state, state_version FROM card_authorization UNION ALL SELECT id, state, state_version FROM reversal) s
+				SELECT id, state, state_version FROM card_authorization UNION ALL SELECT id, state, state_version FROM duty) s
 			LEFT JOIN state_history h ON h.subject_id = s.id AND h.state_version = s.state_version AND h.to_state = s.state
 			WHERE h.subject_id IS NULL OR EXISTS (SELECT FROM state_history l WHERE l.subject_id = s.id AND l.state_version > s.state_version)`,
 	} {

@@ -143,7 +143,7 @@ func TestTwoDaemonsOnOneDatabase(t *testing.T) {
 	a, b = r.launch("serve", "--config", fileA), r.launch("serve", "--config", fileB)
 	for _, d := range []*rigProcess{a, b} {
 		d.awaitLog(`"ready"`)
-		d.awaitLog(`"link signed_on"`)
+		d.awaitLog(`"line signed_on"`)
 	}
 	tr.settle(burst, a, b)
 	r.awaitRest(db.Pool)

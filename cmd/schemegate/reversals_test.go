@@ -34,7 +34,7 @@ func TestRefusedReversalIsResumedBesideTheDaemon(t *testing.T) {
 	authorization := r.post(d.api(), "key-refused", gatewaytest.Purchase(refusedAmount, nil)).view.ID
 	var id string
 	state := func() (s string) {
-		if err := db.Pool.QueryRow(t.Context(), `SELECT id, state FROM reversal WHERE authorization_id = $1`, authorization).Scan(&id, &s); err != nil {
+		if err := db.Pool.QueryRow(t.Context(), `SELECT id, state FROM duty WHERE authorization_id = $1`, authorization).Scan(&id, &s); err != nil {
 			t.Fatal(err)
 		}
 		return s
