@@ -38,11 +38,13 @@ const unreadableRule = "is not YAML that can be read"
 type Defaulter interface{ SetDefaults() }
 
 // Load reads the YAML document in data into dst, a pointer to a struct that already holds the defaults. What the file leaves out
-// keeps its default; a list or a map that the file gives replaces the default one as a whole. file is used in faults only.
+// keeps its default; a list or a map that the file gives replaces the default one as a whole. file is used in faults, and tells where
+// the files lie that it names.
 //
 // Fields are named by their yaml tag, else by their name in lower case; `yaml:",inline"` lifts an embedded struct's fields;
-// `secret:"true"` keeps values under that field out of faults. Types with UnmarshalText are read from scalars by it, and the error
-// it returns becomes the fault's rule, so that error should name the rule and not quote the value.
+// `secret:"true"` keeps values under that field out of faults; `base:"true"` makes a text field name a file, relative to this one,
+// whose content is the struct's before the other keys are laid over it, maps key by key. Types with UnmarshalText are read from
+// scalars by it, and the error it returns becomes the fault's rule, so that error should name the rule and not quote the value.
 //
 // The result is in order of lines and nil when nothing is wrong. After a fault dst is partly filled, which is good enough to
 // validate the rest for a check of the whole file, and never good enough to run with.

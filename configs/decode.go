@@ -15,6 +15,7 @@ import (
 // decoder walks the document beside the Go type it is read into and notes every fault on the way, instead of ending at the first.
 type decoder struct {
 	file   string
+	base   bool // the file is one that another one is laid over
 	faults Faults
 }
 
@@ -23,6 +24,7 @@ type place struct {
 	path   string
 	depth  int
 	secret bool // values from here on are never quoted
+	over   bool // what is here already comes from a base file, and maps keep what the document does not name
 }
 
 func (p place) child(key string) place {
@@ -103,6 +105,7 @@ func (d *decoder) structure(n ast.Node, dst reflect.Value, at place) {
 		return
 	}
 	fields := fieldsOf(dst.Type())
+	at.over = d.readBase(pairs, fields, dst, at) || at.over
 	d.eachKey(pairs, at, func(pair *ast.MappingValueNode, key string, below place) {
 		f, known := fields[key]
 		if !known {
@@ -121,17 +124,26 @@ func (d *decoder) mapping(n ast.Node, dst reflect.Value, at place) {
 		d.wrongShape(n, at, "needs keys below it")
 		return
 	}
-	filled := reflect.MakeMapWithSize(dst.Type(), len(pairs))
+	filled, given := reflect.MakeMapWithSize(dst.Type(), len(pairs)), reflect.MakeMapWithSize(dst.Type(), len(pairs))
+	if at.over {
+		for entry := dst.MapRange(); entry.Next(); {
+			filled.SetMapIndex(entry.Key(), entry.Value())
+		}
+	}
 	d.eachKey(pairs, at, func(pair *ast.MappingValueNode, _ string, below place) {
 		key := newValue(dst.Type().Key())
 		before := len(d.faults)
 		d.value(pair.Key, key, below)
 		value := newValue(dst.Type().Elem())
+		if old := filled.MapIndex(key); at.over && old.IsValid() {
+			value.Set(old)
+		}
 		d.value(pair.Value, value, below)
-		if len(d.faults) == before && filled.MapIndex(key).IsValid() {
+		if len(d.faults) == before && given.MapIndex(key).IsValid() {
 			d.fault(pair.Key, below, "the key stands here twice, written in two ways")
 			return
 		}
+		given.SetMapIndex(key, value)
 		filled.SetMapIndex(key, value)
 	})
 	dst.Set(filled)

@@ -100,10 +100,10 @@ func (f Faults) Unreadable() bool {
 	return slices.ContainsFunc(f, func(fault Fault) bool { return fault.Path == "" && strings.HasPrefix(fault.Rule, unreadableRule) })
 }
 
-// sort orders faults as a reader meets them; those without a line come first, those of one place by path.
+// sort orders faults by file and as a reader meets them; those without a line come first, those of one place by path.
 func (f Faults) sort() {
 	slices.SortStableFunc(f, func(a, b Fault) int {
-		return cmp.Or(cmp.Compare(a.Line, b.Line), cmp.Compare(a.Column, b.Column), cmp.Compare(a.Path, b.Path))
+		return cmp.Or(cmp.Compare(a.File, b.File), cmp.Compare(a.Line, b.Line), cmp.Compare(a.Column, b.Column), cmp.Compare(a.Path, b.Path))
 	})
 }
 

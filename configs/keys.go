@@ -11,6 +11,7 @@ import (
 type field struct {
 	index  []int
 	secret bool
+	base   bool // names the file that the struct's other keys are laid over
 }
 
 // fieldsOf gives the keys a struct knows, with those of inlined structs.
@@ -23,7 +24,7 @@ func fieldsOf(t reflect.Type) map[string]field {
 		if strings.Contains(options, "inline") && f.Type.Kind() == reflect.Struct {
 			for key, inner := range fieldsOf(f.Type) {
 				if _, taken := fields[key]; !taken {
-					fields[key] = field{index: append([]int{i}, inner.index...), secret: secret || inner.secret}
+					fields[key] = field{index: append([]int{i}, inner.index...), secret: secret || inner.secret, base: inner.base}
 				}
 			}
 			continue
@@ -34,7 +35,7 @@ func fieldsOf(t reflect.Type) map[string]field {
 		if name == "" {
 			name = strings.ToLower(f.Name)
 		}
-		fields[name] = field{index: []int{i}, secret: secret}
+		fields[name] = field{index: []int{i}, secret: secret, base: f.Tag.Get("base") == "true"}
 	}
 	return fields
 }

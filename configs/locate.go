@@ -13,7 +13,7 @@ import (
 func (f Faults) Locate(file string, data []byte) Faults {
 	root, _ := parse(file, data)
 	for i := range f {
-		if f[i].Line > 0 {
+		if f[i].Line > 0 || f[i].File != "" && f[i].File != file { // the latter are of a file that this one names
 			continue
 		}
 		f[i].File = file

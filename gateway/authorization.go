@@ -7,7 +7,7 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/schemegate/schemegate/ledger"
+	"github.com/schemegate/schemegate/reversal"
 )
 
 // State is where a card authorisation stands. It moves by compare-and-set in SQL and in one direction only:
@@ -116,6 +116,7 @@ type Authorization struct {
 	CapturedMinor        int64  // completed by captures, or posted by a financial approval
 	ReversedMinor        int64  // taken back by partial reversals
 	ReturnedMinor        int64  // of CapturedMinor, what was undone
+	Duties               int16  // how many numbers of captures and reversals are used
 	Currency             string // ISO 4217 alphabetic
 	ResponseCode         string // DE 39
 	ApprovalCode         string // DE 38
@@ -123,9 +124,9 @@ type Authorization struct {
 	PANSealed            []byte
 	PANKeyID             string
 	PANHash              []byte
-	Elements             string // what a reversal carries besides DE 2, as JSON by element number
-	SettlementDate       string // MMDD, the link's business date when it was recorded; "" when the scheme named none
-	AdditionalAmounts    string // DE 54 of the answer: balances
+	Elements             string    // what a reversal carries besides DE 2, as JSON by element number
+	SettlementDate       time.Time // the link's business date when it was recorded; zero when the scheme named none
+	AdditionalAmounts    string    // DE 54 of the answer: balances
 	CustomerAccount      int32
 	SettlementAccount    int32
 	OwnerEpoch           int64
@@ -133,7 +134,8 @@ type Authorization struct {
 	DeadlineAt           time.Time
 	UpdatedAt            time.Time
 
-	Reversal *ReversalView // nil when none is owed
+	Reversal       *ReversalView // of the whole; nil when none is owed
+	NumberedDuties []DutyView    // captures and their reversals, and partial ones, where the single read asks for them
 }
 
 // ReversalView is what a caller sees of the duty to undo the authorisation.
@@ -166,31 +168,42 @@ type authorizationBody struct {
 	Type                 string        `json:"type"`
 	Amount               string        `json:"amount"`
 	ApprovedAmount       string        `json:"approved_amount,omitempty"`
+	CapturedAmount       string        `json:"captured_amount,omitempty"`
+	ReversedAmount       string        `json:"reversed_amount,omitempty"`
+	ReturnedAmount       string        `json:"returned_amount,omitempty"`
+	RemainingAmount      string        `json:"remaining_amount,omitempty"`
 	Currency             string        `json:"currency"`
 	ClientReference      string        `json:"client_reference"`
 	OrderReference       string        `json:"order_reference,omitempty"`
 	PAN                  string        `json:"pan"`
+	Balances             []Balance     `json:"balances,omitempty"`
 	Reversal             *ReversalView `json:"reversal,omitempty"`
+	Captures             []DutyView    `json:"captures,omitempty"`
+	Reversals            []DutyView    `json:"reversals,omitempty"` // of a part, or of a capture
 	CreatedAt            time.Time     `json:"created_at"`
 	UpdatedAt            time.Time     `json:"updated_at"`
 }
 
 // JSON is the body of the authorisation for clients: masked, amounts as decimal text.
 func (a *Authorization) JSON() []byte {
-	currency, ok := ledger.CurrencyByAlpha(a.Currency)
-	if !ok { // the row was validated when it was recorded
-		panic("authorization with a currency that is not in the table")
-	}
 	body := authorizationBody{
 		ID: a.ID, State: a.State, Outcome: a.State.Outcome(), StateVersion: a.StateVersion, Reason: a.Reason,
-		Retry: a.State.retry(), Sent: a.sent(), ResponseCode: a.ResponseCode, ApprovalCode: a.ApprovalCode,
+		Retry: a.retry(), Sent: a.sent(), ResponseCode: a.ResponseCode, ApprovalCode: a.ApprovalCode,
 		STAN: a.STAN, RRN: a.RRN, TransmissionDateTime: a.TransmissionDateTime, Link: a.Link, Type: string(a.Type),
-		Amount:   ledger.Money{Minor: a.AmountMinor, Currency: currency}.Text(),
+		Amount: a.text(a.AmountMinor), CapturedAmount: a.textAboveZero(a.CapturedMinor), ReversedAmount: a.textAboveZero(a.ReversedMinor),
+		ReturnedAmount: a.textAboveZero(a.ReturnedMinor), RemainingAmount: a.textAboveZero(a.remaining()), Balances: parseBalances(a.AdditionalAmounts),
 		Currency: a.Currency, ClientReference: a.ClientReference, OrderReference: a.OrderReference, PAN: a.PANMasked,
 		Reversal: a.Reversal, CreatedAt: a.CreatedAt.UTC(), UpdatedAt: a.UpdatedAt.UTC(),
 	}
 	if a.ApprovedMinor != nil {
-		body.ApprovedAmount = ledger.Money{Minor: *a.ApprovedMinor, Currency: currency}.Text()
+		body.ApprovedAmount = a.text(*a.ApprovedMinor)
+	}
+	for _, d := range a.NumberedDuties {
+		if d.Kind == reversal.Capture {
+			body.Captures = append(body.Captures, d)
+		} else {
+			body.Reversals = append(body.Reversals, d)
+		}
 	}
 	text, err := json.Marshal(body)
 	if err != nil { // plain fields only
@@ -214,6 +227,15 @@ func (s State) retry() Retry {
 		return RetrySameKey
 	}
 	return RetryNever
+}
+
+// retry is the state's advice, but for what timed out without a reversal, such as a balance inquiry: nothing of it is undone, and nothing
+// of it moved, so it may be asked for anew.
+func (a *Authorization) retry() Retry {
+	if a.State == TimedOut && a.Reversal == nil {
+		return RetryNewKey
+	}
+	return a.State.retry()
 }
 
 func (a *Authorization) sent() Sent {

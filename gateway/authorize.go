@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
+	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
@@ -80,7 +81,8 @@ type flight struct {
 	entered       time.Time
 	sendBefore    time.Time
 	deadline      time.Time
-	latest        time.Time // as far as interim answers may move the deadline
+	latest        time.Time   // as far as interim answers may move the deadline
+	undo          atomic.Bool // its client asked for its reversal; the database says whether that stands
 
 	done    chan struct{} // closed when the following are set
 	lost    bool          // the claim belongs to someone else
@@ -112,6 +114,7 @@ func (g *Gateway) prepare(ctx context.Context, l *cardLink, call AuthorizeCall, 
 		PANMasked: req.Card.PAN.String(), PANSealed: sealed, PANKeyID: keyID, PANHash: g.vault.HashPAN(req.Card.PAN),
 		CustomerAccount: customer, SettlementAccount: settlement, OwnerEpoch: g.epoch,
 		CreatedAt: now, DeadlineAt: now.Add(l.latest()), UpdatedAt: now,
+		SettlementDate: l.control.date(),
 	}
 	message, body, err := l.buildRequest(req, a)
 	if err != nil {
@@ -149,13 +152,20 @@ func (g *Gateway) run(f *flight) {
 	}
 	g.flights.add(f)
 	defer g.flights.remove(f)
-	response, err := f.link.line.Exchange(context.Background(), link.Call{Body: f.body, SendBefore: f.sendBefore, Deadline: f.deadline})
+	response, err := f.link.line.Exchange(context.Background(), link.Call{Body: f.body, SendBefore: f.sendBefore, Deadline: f.deadline,
+		Latest: f.latest, Affinity: f.authorization.affinity()})
 	step, err := g.judge(f, response, err)
 	if err != nil { // only a state the machine forbids, which pending never is
 		f.err = Errorf(CodeInternalAfterRecorded, err, "")
 		return
 	}
+	if f.undo.Load() {
+		g.carryReversal(step)
+	}
 	f.answer, f.err = g.settle(f, step)
+	if f.undo.Load() {
+		g.hastenReversal(f.authorization)
+	}
 	if response != nil && (f.err != nil || !step.won && !bytes.Equal(f.answer.Body, step.answerBody)) {
 		// The decision may not stand, or another one does. What the scheme said must not be lost with it.
 		g.takeUnmatched(link.Unmatched{Link: f.link.name, ReceivedAt: time.Now(), Kind: link.Late, Body: bytes.Clone(response)})
@@ -356,17 +366,21 @@ func (g *Gateway) claimFor(ctx context.Context, call AuthorizeCall) (claimRow, b
 // replay answers a call from the claim that it repeats.
 func (g *Gateway) replay(ctx context.Context, call AuthorizeCall, digest []byte, claim claimRow) (Answer, error) {
 	resource := AuthorizationPath(claim.resourceID)
+	if isTombstone(claim) {
+		g.repeated("reversed_before", call.Tenant, endpointAuthorizations, call.IdempotencyKey, claim.resourceID)
+		return Answer{}, &Error{Code: CodeReversedBefore, Detail: "nothing was recorded or sent, and nothing will be under this reference"}
+	}
 	if claim.idempotencyKey != call.IdempotencyKey {
-		g.metrics.repeats.WithLabelValues("duplicate_reference").Inc()
+		g.repeated("duplicate_reference", call.Tenant, endpointAuthorizations, call.IdempotencyKey, claim.resourceID)
 		return Answer{}, &Error{Code: CodeDuplicateReference, Resource: resource}
 	}
 	if !bytes.Equal(claim.digest, digest) {
-		g.metrics.repeats.WithLabelValues("key_reuse").Inc()
+		g.repeated("key_reuse", call.Tenant, endpointAuthorizations, call.IdempotencyKey, claim.resourceID)
 		return Answer{}, &Error{Code: CodeKeyReuse, Detail: "no effect and no answer of the first request"}
 	}
 	answer, err := g.storedOrRunning(ctx, call, claim.resourceID)
 	if err == nil {
-		g.metrics.repeats.WithLabelValues("replayed").Inc()
+		g.repeated("replayed", call.Tenant, endpointAuthorizations, call.IdempotencyKey, claim.resourceID)
 		answer.Replayed = true
 	}
 	return answer, err
@@ -383,7 +397,7 @@ func (g *Gateway) storedOrRunning(ctx context.Context, call AuthorizeCall, id uu
 			return answer, err
 		}
 		if call.Wait == nil {
-			return Answer{}, g.running(ctx, call.Tenant, id)
+			return Answer{}, g.running(ctx, call, id)
 		}
 		done := g.flights.done(id)
 		poll := time.NewTimer(runningPoll) // another daemon may run it
@@ -419,12 +433,12 @@ func (g *Gateway) presentOf(ctx context.Context, tenant string, id uuid.UUID) (A
 const runningPoll = 100 * time.Millisecond
 
 // running is the 409 of a repeat; its Retry-After comes from the running authorisation's own deadline.
-func (g *Gateway) running(ctx context.Context, tenant string, id uuid.UUID) error {
-	g.metrics.repeats.WithLabelValues("in_progress").Inc()
+func (g *Gateway) running(ctx context.Context, call AuthorizeCall, id uuid.UUID) error {
+	g.repeated("in_progress", call.Tenant, endpointAuthorizations, call.IdempotencyKey, id)
 	seconds := 1
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
-	if a, err := selectAuthorization(ctx, g.db, tenant, id); err == nil && a != nil {
+	if a, err := selectAuthorization(ctx, g.db, call.Tenant, id); err == nil && a != nil {
 		seconds = max(1, int(time.Until(a.DeadlineAt).Seconds()+1))
 	}
 	return &Error{Code: CodeInProgress, Resource: AuthorizationPath(id), RetryAfterSeconds: seconds}

@@ -19,7 +19,8 @@ const (
 	transmissionDateTimeLayout = "0102150405" // DE 7, UTC
 	timeLocalLayout            = "150405"     // DE 12
 	timeLocalLayout1993        = "060102150405"
-	dateLocalLayout            = "0102" // DE 13
+	settlementLayout1993       = "060102" // DE 15
+	dateLocalLayout            = "0102"   // DE 13
 )
 
 // dutyElements are what a reversal or capture repeats of its original, besides DE 2 from the vault, DE 4, 7 and the original data.
@@ -130,10 +131,13 @@ func (l *cardLink) setEdition(o *outgoing, req *AuthorizationRequest, kind TypeC
 
 // settlementElement is DE 15 of an authorisation, where the profile sends it and the scheme has named a business date.
 func (l *cardLink) settlementElement(a *Authorization) string {
-	if !l.config.SendSettlementDate {
+	if !l.config.SendSettlementDate || a.SettlementDate.IsZero() {
 		return ""
 	}
-	return a.SettlementDate
+	if l.edition1993 {
+		return a.SettlementDate.Format(settlementLayout1993)
+	}
+	return a.SettlementDate.Format(dateLocalLayout)
 }
 
 func (l *cardLink) setSensitive(o *outgoing, req *AuthorizationRequest) {

@@ -30,7 +30,7 @@ func (l *cardLink) buildDuty(v *Vault, a *Authorization, d reversal.Duty) (*iso8
 	if err != nil {
 		return nil, nil, fmt.Errorf("build duty: %w", err)
 	}
-	if d.Attempt > 1 || d.Reopened > 0 {
+	if d.Attempt > 1 { // of a reopened one too: what closed it answered the first
 		mti = mti.Repeat()
 	}
 	values, err := l.dutyValues(v, a, d)

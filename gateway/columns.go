@@ -41,14 +41,8 @@ func pgInt8OrNull(n *int64) pgtype.Int8 {
 	return pgInt8(*n)
 }
 
-// pgBusinessDate gives a scheme's MMDD the year that brings it nearest to a moment; "" is NULL.
-func pgBusinessDate(mmdd string, near time.Time) pgtype.Date {
-	day, err := businessDate(mmdd, near)
-	if err != nil {
-		return pgtype.Date{}
-	}
-	return pgtype.Date{Time: day, Valid: true}
-}
+// pgDate stores the zero time as NULL.
+func pgDate(day time.Time) pgtype.Date { return pgtype.Date{Time: day, Valid: !day.IsZero()} }
 
 // pgTime stores the zero time as NULL.
 func pgTime(t time.Time) pgtype.Timestamptz { return pgtype.Timestamptz{Time: t, Valid: !t.IsZero()} }

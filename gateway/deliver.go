@@ -48,7 +48,7 @@ func (g *Gateway) claimDuties(ctx context.Context, l *cardLink, limit int) (duti
 			return err
 		}
 		for i := range duties {
-			duties[i].Premature = premature(originals[duties[i].AuthorizationID])
+			duties[i].Premature = premature(originals[duties[i].AuthorizationID], duties[i])
 		}
 		if err := g.fixSTANs(ctx, tx, l, duties, now); err != nil {
 			return err
@@ -61,12 +61,13 @@ func (g *Gateway) claimDuties(ctx context.Context, l *cardLink, limit int) (duti
 	return duties, nil
 }
 
-// premature is what stands against sending a duty now: its original is still running, or there is nothing of it at the scheme.
-func premature(original *Authorization) reversal.Outcome {
-	switch original.State {
-	case Pending:
+// premature is what stands against sending a duty now: its original is still running, or there is nothing of it at the scheme, unless
+// an approval has come since.
+func premature(original *Authorization, d reversal.Duty) reversal.Outcome {
+	switch {
+	case original.State == Pending:
 		return reversal.AttemptUnsent
-	case Declined, NotSent:
+	case d.Reopened == 0 && (original.State == Declined || original.State == NotSent):
 		return reversal.AttemptWithdrawn
 	}
 	return ""
@@ -144,7 +145,7 @@ func (g *Gateway) attempt(ctx context.Context, l *cardLink, duty reversal.Duty) 
 		return step
 	}
 	deadline := time.Now().Add(l.config.Silence.AnswerWithin.Std())
-	response, err := l.line.Exchange(ctx, link.Call{Body: duty.Body, SendBefore: deadline, Deadline: deadline})
+	response, err := l.line.Exchange(ctx, link.Call{Body: duty.Body, SendBefore: deadline, Deadline: deadline, Affinity: duty.Affinity})
 	step.at = g.now()
 	switch {
 	case link.NotSent(err) && notSentReason(err) == reasonNotBegun:
@@ -229,7 +230,7 @@ func (l *cardLink) dutyOutcome(kind reversal.Kind, code string) reversal.Outcome
 
 // noteResolution logs and counts what an attempt came to.
 func (g *Gateway) noteResolution(l *cardLink, step *resolveStep) {
-	g.metrics.reversalAttempts.WithLabelValues(l.name, string(step.outcome)).Inc()
+	g.metrics.reversalAttempts.WithLabelValues(l.name, string(step.duty.Kind), string(step.outcome)).Inc()
 	if step.ledgerHit {
 		g.reportLedgerHit(step.duty.AuthorizationID)
 	}

@@ -35,6 +35,15 @@ func (fs *flights) has(id uuid.UUID) bool {
 	return fs.byID[id] != nil
 }
 
+// hint tells a flight, when this process runs it, that its client asked for its reversal.
+func (fs *flights) hint(id uuid.UUID) {
+	fs.mu.Lock()
+	defer fs.mu.Unlock()
+	if f := fs.byID[id]; f != nil {
+		f.undo.Store(true)
+	}
+}
+
 // done is closed when the flight lands; nil, which never is, when this process does not run it.
 func (fs *flights) done(id uuid.UUID) <-chan struct{} {
 	fs.mu.Lock()

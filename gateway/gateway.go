@@ -46,11 +46,13 @@ type Gateway struct {
 
 	formerStart time.Time // see beginEpoch
 
-	inFlight  admission
-	flights   flights
-	recent    *recentKeys
-	unmatched chan link.Unmatched
-	ready     chan struct{} // closed once recovery is done and requests are taken
+	inFlight   admission
+	flights    flights
+	recent     *recentKeys
+	unmatched  chan link.Unmatched
+	duplicates chan Duplicate
+	turns      sync.WaitGroup // sign-offs and sign-ons under way
+	ready      chan struct{}  // closed once recovery is done and requests are taken
 
 	cutOnce sync.Once
 	cut     chan struct{} // closed when shutdown is to wait for nothing more
@@ -68,6 +70,7 @@ type cardLink struct {
 	done       map[string]bool // response codes that say that a capture was taken before
 
 	edition1993 bool
+	control     linkControl
 	wake        chan struct{}
 }
 
@@ -81,7 +84,7 @@ func New(config Config, db *pgxpool.Pool, reg prometheus.Registerer, log *zap.Lo
 	g := &Gateway{
 		config: config, db: db, log: log, vault: vault, accounts: ledger.NewAccounts(db), ledger: ledger.NewMetrics(reg),
 		links: make(map[string]*cardLink, len(config.Links)), linkNames: slices.Sorted(maps.Keys(config.Links)),
-		unmatched: make(chan link.Unmatched, maxUnmatched), ready: make(chan struct{}), cut: make(chan struct{}), recent: newRecentKeys(),
+		unmatched: make(chan link.Unmatched, maxUnmatched), duplicates: make(chan Duplicate, maxDuplicates), ready: make(chan struct{}), cut: make(chan struct{}), recent: newRecentKeys(),
 	}
 	g.inFlight.limit, g.inFlight.drained = config.MaxInFlight, make(chan struct{})
 	g.metrics = newMetrics(reg, func() float64 { return float64(g.inFlight.count()) }, g.flights.oldestSeconds)
@@ -110,25 +113,24 @@ func (g *Gateway) newCardLink(name string, config LinkConfig, linkMetrics *link.
 	if err != nil {
 		return nil, fmt.Errorf("link %s: %w", name, err)
 	}
-	line, err := link.New(name, config.Config, link.Options{Log: g.log, Metrics: linkMetrics, OnUnmatched: g.takeUnmatched})
+	l := &cardLink{name: name, config: config, zone: zone, edition1993: config.edition1993(), wake: make(chan struct{}, 1),
+		stored: make(map[string]bool, len(config.StoredElements)), done: make(map[string]bool, len(config.Captures.DoneCodes)),
+		references: &references{link: name, uniqueWithin: config.STANUniqueWithin.Std(), db: g.db}}
+	l.line, err = link.New(name, config.Config, link.Options{Log: g.log, Metrics: linkMetrics, OnUnmatched: g.takeUnmatched,
+		OnCutover: func(date string) { g.cutOver(l, date) }})
 	if err != nil {
 		return nil, err
 	}
+	l.spec = l.line.Spec()
 	g.metrics.late.WithLabelValues(name) // shown as 0 before the first
 	g.metrics.unmatchedDropped.WithLabelValues(name)
-	stored := make(map[string]bool, len(config.StoredElements))
 	for _, e := range config.StoredElements {
-		stored[strconv.Itoa(int(e))] = true
+		l.stored[strconv.Itoa(int(e))] = true
 	}
-	done := make(map[string]bool, len(config.Captures.DoneCodes))
 	for _, code := range config.Captures.DoneCodes {
-		done[code] = true
+		l.done[code] = true
 	}
-	return &cardLink{
-		done: done, edition1993: config.edition1993(),
-		name: name, config: config, spec: line.Spec(), line: line, zone: zone, stored: stored, wake: make(chan struct{}, 1),
-		references: &references{link: name, uniqueWithin: config.STANUniqueWithin.Std(), db: g.db},
-	}, nil
+	return l, nil
 }
 
 // Run recovers what a former life left open and then serves until ctx ends. It stops in the order of dependence: intake
@@ -140,12 +142,19 @@ func (g *Gateway) Run(ctx context.Context) error {
 	if err := g.recover(ctx); err != nil {
 		return err
 	}
+	if err := g.applyControls(ctx); err != nil { // before a line comes up that is to stay signed off
+		return err
+	}
 	committer := g.start(g.committer.Run)
 	var notes sync.WaitGroup
 	for range unmatchedWriters {
 		notes.Go(func() { g.keepUnmatched(ctx) })
 	}
-	workers := g.start(g.sweep, g.watchBacklog, g.sealer.Run, func(ctx context.Context) error { return g.watchEpoch(ctx, supersede) })
+	workers := g.start(g.sweep, g.sweepHolds, g.watchBacklog, g.watchBooks, g.watchControls, g.sealer.Run, func(ctx context.Context) error { return g.watchEpoch(ctx, supersede) })
+	journal := g.start()
+	for range duplicateWriters {
+		journal.add(g.keepDuplicates)
+	}
 	recovered := g.recoverOrphans(ctx)
 	lines := g.start()
 	if recovered == nil {
@@ -167,8 +176,10 @@ func (g *Gateway) Run(ctx context.Context) error {
 	workers.cancel() // no reversal is begun any more; those on the wire end with their deadlines or their line
 	err := errors.Join(recovered, superseded(ctx), lines.stop(), workers.stop())
 	<-drained
+	g.turns.Wait()
 	close(g.unmatched)
 	notes.Wait()
+	err = errors.Join(err, journal.stop())
 	end, cancel := context.WithTimeout(context.Background(), readTimeout)
 	defer cancel()
 	return errors.Join(err, committer.stop(), endEpoch(end, g.db, g.epoch, g.now()))
@@ -238,6 +249,9 @@ func (g *Gateway) admit(l *cardLink) error {
 	default:
 		return refuse(CodeShuttingDown)
 	}
+	if l.control.isHeld() {
+		return refuse(CodeLinkHeld)
+	}
 	switch room := l.line.HasRoom(); {
 	case !room && l.line.State() != link.SignedOn:
 		return refuse(CodeLinkUnavailable)
@@ -278,7 +292,7 @@ func (g *Gateway) reportLedgerHit(id uuid.UUID) {
 // now has the resolution of PostgreSQL, so that an answer and a later read show the same times.
 func (g *Gateway) now() time.Time { return time.Now().UTC().Truncate(time.Microsecond) }
 
-// Authorization reads one of the tenant's authorisations as it is now.
+// Authorization reads one of the tenant's authorisations as it is now, with its captures and partial reversals.
 func (g *Gateway) Authorization(ctx context.Context, tenant string, id uuid.UUID) (*Authorization, error) {
 	a, err := selectAuthorization(ctx, g.db, tenant, id)
 	if err != nil {
@@ -286,6 +300,9 @@ func (g *Gateway) Authorization(ctx context.Context, tenant string, id uuid.UUID
 	}
 	if a == nil {
 		return nil, &Error{Code: CodeNotFound}
+	}
+	if err := g.readNumbered(ctx, a); err != nil {
+		return nil, Errorf(CodeDatabaseUnavailable, err, "")
 	}
 	return a, nil
 }
@@ -297,13 +314,4 @@ func (g *Gateway) Authorizations(ctx context.Context, tenant string, f Filter) (
 		return nil, Errorf(CodeDatabaseUnavailable, err, "")
 	}
 	return list, nil
-}
-
-// Links lists the links as they stand, by name.
-func (g *Gateway) Links() []link.Status {
-	statuses := make([]link.Status, len(g.linkNames))
-	for i, name := range g.linkNames {
-		statuses[i] = g.links[name].line.Status()
-	}
-	return statuses
 }

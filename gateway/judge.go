@@ -107,7 +107,9 @@ func (l *cardLink) abandon(a *Authorization, reason reversal.Reason, now time.Ti
 		due = stillSendable // should the former daemon live after all, its request cannot leave behind the reversal
 	}
 	step.owed = &reversal.Duty{ID: reversal.WholeID(a.ID), AuthorizationID: a.ID, NextAt: due}
-	moved.Reversal = &ReversalView{ID: step.owed.ID, State: string(reversal.Owed), Reason: string(reason), NextAt: &due}
+	if a.Reversal == nil { // else its client asked for it while it was running, and the timeout joins that one
+		moved.Reversal = &ReversalView{ID: step.owed.ID, State: string(reversal.Owed), Reason: string(reason), NextAt: &due}
+	}
 	return step.seal(), nil
 }
 

@@ -3,10 +3,8 @@ package gateway
 import (
 	"context"
 	"errors"
-	"slices"
 	"time"
 
-	"github.com/google/uuid"
 	"go.uber.org/zap"
 
 	"github.com/schemegate/schemegate/gateway/commit"
@@ -81,8 +79,9 @@ func mayBeWrittenLater(err error) bool {
 	return !errors.Is(err, commit.ErrUnknown) && !errors.As(err, &refused)
 }
 
-// noteUnmatched keeps a message that answered nobody. A late answer is linked to its original and changes nothing there,
-// with one exception: a late acknowledgement closes its reversal, since that is the reversal's own response.
+// noteUnmatched keeps a message that answered nobody. A late answer is linked to its original and changes nothing there, but for the
+// following: a late acknowledgement closes its duty, since that is the duty's own response; an approval of what was given up with nothing
+// to undo is undone after all; and a late decline withdraws an unsent reversal where the profile says so.
 func (g *Gateway) noteUnmatched(u link.Unmatched) error {
 	ctx, cancel := context.WithTimeout(context.Background(), unmatchedTimeout)
 	defer cancel()
@@ -103,48 +102,34 @@ func (g *Gateway) noteUnmatched(u link.Unmatched) error {
 		row.kind = messageMismatch
 	}
 	step.message = row
-	original, err := g.originalOf(ctx, u.Link, message)
-	if err == nil && original != nil && original.State == Pending && u.Kind == link.Late {
-		original, err = g.decidedOriginal(ctx, original)
+	found, err := g.findLate(ctx, l, message, at)
+	if err == nil && found.duty == nil && found.original != nil && found.original.State == Pending && u.Kind == link.Late {
+		found.original, err = g.decidedOriginal(ctx, found.original)
 	}
 	if err != nil {
 		return err
 	}
-	if original != nil {
-		step.authorizationID, step.tenant = original.ID, original.Tenant
-		if u.Kind == link.Late {
-			row.kind = messageLate
-			step.message = row
-			if closed, err := g.closeByLateAcknowledgement(ctx, l, original, message, row); closed || err != nil {
-				return err
-			}
-			g.noteLate(l, step, original, message)
+	if len(found.fits) > 0 {
+		step.tenant, step.exception, step.detail = found.tenant, exceptionAmbiguous, found.ambiguity()
+		g.log.Error("response fits more than one", zap.String("link", u.Link), zap.Stringer("mti", message.MTI()), zap.Int("fits", len(found.fits)))
+	}
+	if found.original != nil {
+		step.authorizationID, step.tenant = found.original.ID, found.original.Tenant
+	}
+	if found.original != nil && u.Kind == link.Late {
+		step.message.kind = messageLate
+		if kept, err := g.takeLate(ctx, l, step, found, message); kept || err != nil {
+			return err
 		}
 	}
 	return g.committer.Do(ctx, step)
 }
 
+// exceptionAmbiguous is a response that fits more than one request or duty.
+const exceptionAmbiguous = "answer_ambiguous"
+
 // unmatchedTimeout bounds finding one message's original and being taken by the committer.
 const unmatchedTimeout = 10 * time.Second
-
-// originalOf finds the authorisation a response belongs to. DE 7 of a reversal is its own, so there the RRN confirms.
-func (g *Gateway) originalOf(ctx context.Context, linkName string, m *iso8583.Message) (*Authorization, error) {
-	if !m.MTI().IsResponse() {
-		return nil, nil
-	}
-	dateTime := m.Get(iso8583.TransmissionDateTime)
-	switch m.MTI().Class() {
-	case iso8583.MTIAuthorizationRequest.Class():
-		if !slices.Contains(g.links[linkName].config.Correlation, iso8583.TransmissionDateTime) {
-			dateTime = "" // a host that rewrites it
-		}
-	case iso8583.MTIReversalAdvice.Class():
-		dateTime = ""
-	default:
-		return nil, nil
-	}
-	return selectOriginal(ctx, g.db, linkName, m.Get(iso8583.STAN), dateTime, m.Get(iso8583.RRN))
-}
 
 // decidedOriginal waits for a decision that is being committed: only then can a late answer be told from a second copy of the
 // one that decided.
@@ -160,36 +145,51 @@ func (g *Gateway) decidedOriginal(ctx context.Context, original *Authorization) 
 	return selectAuthorization(ctx, g.db, original.Tenant, original.ID)
 }
 
-// noteLate says what an answer nobody waited for means to its authorisation, whose state it never changes.
-func (g *Gateway) noteLate(l *cardLink, step *noteStep, original *Authorization, m *iso8583.Message) {
-	if m.MTI().Class() != iso8583.MTIAuthorizationRequest.Class() {
-		return
+// takeLate acts on a late response; kept tells that its message is written down with that already.
+func (g *Gateway) takeLate(ctx context.Context, l *cardLink, step *noteStep, found lateSubject, m *iso8583.Message) (kept bool, err error) {
+	if found.duty != nil {
+		return g.closeByLateAnswer(ctx, l, found.duty, m, step.message)
 	}
-	code := m.Get(iso8583.ResponseCode)
-	fields := []zap.Field{zap.Stringer("authorization_id", original.ID), zap.String("link", original.Link),
-		zap.String("response_code", code), zap.String("state", string(original.State))}
-	answered := original.State == Approved || original.State == Declined || original.State == Captured
+	a, code := found.original, m.Get(iso8583.ResponseCode)
+	approves, answered := l.approves(code), l.answered(a)
+	fields := []zap.Field{zap.Stringer("authorization_id", a.ID), zap.String("link", a.Link), zap.String("response_code", code), zap.String("state", string(a.State))}
+	step.event, step.detail = eventLateResponse, "response code "+code
 	switch {
-	case answered && code == original.ResponseCode:
-		step.message.kind = messageDuplicate
-	case answered || original.State == NotSent:
-		step.exception, step.detail = exceptionContradiction, "an answer with response code "+code+" contradicts what was decided"
+	case answered && code == a.ResponseCode:
+		step.message.kind, step.event = messageDuplicate, ""
+		return false, nil
+	case approves && a.effect() != nothing && (a.State == Declined || a.State == NotSent || closedWithoutEffect(a)):
+		g.metrics.late.WithLabelValues(a.Link).Inc()
+		g.log.Error("late approval of what was given up", fields...)
+		return true, g.bookLateApproval(ctx, l, step, a, m)
+	case answered || a.State == NotSent:
+		step.event, step.exception, step.detail = "", exceptionContradiction, "an answer with response code "+code+" contradicts what was decided"
 		g.log.Error("late response contradicts a decision", fields...)
-	default:
-		step.event, step.detail = eventLateResponse, "response code "+code
-		if l.closedWithoutEffect(original) && l.approves(code) {
-			// The scheme knew nothing to undo and has approved since: what it holds is undone by nobody unless a person sees to it.
-			step.exception, step.detail = exceptionContradiction, "approved with response code "+code+" after its reversal was closed with nothing to undo"
-			g.log.Error("late approval after its reversal", fields...)
-		}
-		g.metrics.late.WithLabelValues(original.Link).Inc()
-		g.log.Info("late response", fields...)
+		return false, nil
 	}
+	g.metrics.late.WithLabelValues(a.Link).Inc()
+	g.log.Info("late response", fields...)
+	if !l.config.Silence.LateDeclineWithdraws || a.State != TimedOut || l.spec.AuthorizationAction(code) != iso8583.Declined {
+		return false, nil
+	}
+	return g.withdrawByLateDecline(ctx, step, a, code)
 }
 
-// closedWithoutEffect tells whether the reversal was closed by an answer that says that the peer held nothing of the original.
-func (l *cardLink) closedWithoutEffect(a *Authorization) bool {
-	return a.Reversal != nil && a.Reversal.ClosedAs == string(reversal.AttemptNothingToUndo)
+// answered tells whether an answer of the scheme decided the authorisation. What was reversed may have been approved before, or not.
+func (l *cardLink) answered(a *Authorization) bool {
+	switch a.State {
+	case Approved, Declined, Captured, Expired:
+		return true
+	case Reversed:
+		return l.approves(a.ResponseCode)
+	}
+	return false
+}
+
+// closedWithoutEffect tells whether the reversal of the whole is over with nothing undone: the peer held nothing of the original, or the
+// original was declined.
+func closedWithoutEffect(a *Authorization) bool {
+	return a.State == Reversed && a.Reversal != nil && (a.Reversal.ClosedAs == string(reversal.AttemptNothingToUndo) || a.Reversal.ClosedAs == string(reversal.AttemptWithdrawn))
 }
 
 // approves tells whether a response code lets the peer hold money.
@@ -198,27 +198,18 @@ func (l *cardLink) approves(code string) bool {
 	return action == iso8583.Approved || action == iso8583.PartiallyApproved
 }
 
-// closeByLateAcknowledgement closes an open reversal by its own response that came after the attempt's deadline.
-func (g *Gateway) closeByLateAcknowledgement(ctx context.Context, l *cardLink, original *Authorization, m *iso8583.Message, row journalRow) (bool, error) {
-	if m.MTI() != iso8583.MTIReversalAdvice.Response() || original.Reversal == nil ||
-		original.Reversal.State == string(reversal.Acknowledged) || original.Reversal.Attempts == 0 {
-		return false, nil // there is nothing this could be the response of
-	}
+// closeByLateAnswer closes an open duty by its own response that came after the attempt's deadline.
+func (g *Gateway) closeByLateAnswer(ctx context.Context, l *cardLink, found *lateDuty, m *iso8583.Message, row journalRow) (bool, error) {
 	code := m.Get(iso8583.ResponseCode)
-	outcome := l.dutyOutcome(reversal.Reversal, code)
-	if !outcome.Closes() {
-		return false, nil // a late refusal: the next attempt will hear it again
+	outcome := l.dutyOutcome(found.Kind, code)
+	if found.state == reversal.Acknowledged || !outcome.Closes() {
+		return false, nil // there is nothing to close, or it is a late refusal: the next attempt will hear it again
 	}
 	row.kind = messageResponse
-	step := &resolveStep{
-		duty:    reversal.Duty{ID: original.Reversal.ID, AuthorizationID: original.ID, Kind: reversal.Reversal, Attempt: original.Reversal.Attempts},
-		outcome: outcome, responseCode: code, at: g.now(), response: &row,
-	}
+	step := &resolveStep{duty: found.Duty, outcome: outcome, responseCode: code, at: g.now(), response: &row}
 	if err := g.committer.Do(ctx, step); err != nil {
 		return false, err
 	}
 	g.noteResolution(l, step)
 	return true, nil
 }
-
-func newID() uuid.UUID { return uuid.Must(uuid.NewV7()) }

@@ -1,8 +1,8 @@
 package gateway
 
 import (
+	"errors"
 	"fmt"
-	"math"
 	"time"
 
 	"github.com/schemegate/schemegate/iso8583"
@@ -50,9 +50,10 @@ func (a *Authorization) held() int64 {
 	return 0
 }
 
-// remaining is what is left of an approved hold to capture or to take back.
+// remaining is what is left of an approved hold to capture or to take back: nothing once it is captured, reversed or expired, or
+// is to be reversed as a whole.
 func (a *Authorization) remaining() int64 {
-	if a.ApprovedMinor == nil || a.effect() != holds {
+	if a.State != Approved || a.Reversal != nil || a.ApprovedMinor == nil || a.effect() != holds {
 		return 0
 	}
 	return *a.ApprovedMinor - a.CapturedMinor - a.ReversedMinor
@@ -75,17 +76,20 @@ const (
 // maxDutiesOfOne bounds the captures and partial reversals of one authorisation; the ledger's compensation numbers have room for 3276.
 const maxDutiesOfOne = 999
 
-// businessDate gives MMDD the year that brings it nearest to a moment (DE 13, DE 15).
-func businessDate(mmdd string, near time.Time) (time.Time, error) {
+// businessDate reads a date off the wire: YYMMDD (1993), or MMDD, which gets the year that brings it nearest to a moment.
+func businessDate(text string, near time.Time) (time.Time, error) {
+	if len(text) == len("YYMMDD") {
+		return time.Parse("060102", text)
+	}
 	var best time.Time
 	for year := near.Year() - 1; year <= near.Year()+1; year++ {
-		day, err := time.Parse("20060102", fmt.Sprintf("%04d%s", year, mmdd))
-		if err == nil && (best.IsZero() || math.Abs(float64(day.Sub(near))) < math.Abs(float64(best.Sub(near)))) {
+		day, err := time.Parse("20060102", fmt.Sprintf("%04d%s", year, text))
+		if err == nil && (best.IsZero() || day.Sub(near).Abs() < best.Sub(near).Abs()) {
 			best = day
 		}
 	}
 	if best.IsZero() {
-		return best, fmt.Errorf("%q is no MMDD", mmdd)
+		return best, errors.New("not MMDD or YYMMDD")
 	}
 	return best, nil
 }

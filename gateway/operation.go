@@ -16,6 +16,7 @@ import (
 const (
 	endpointCaptures  = "captures"
 	endpointReversals = "reversals"
+	endpointLinks     = "links"
 )
 
 // operation is one request about an authorisation that is there already: a capture, a reversal. Its effect is rows alone; what has
@@ -126,15 +127,15 @@ func (g *Gateway) replayOperation(ctx context.Context, op operation) (Answer, er
 	}
 	switch {
 	case claim.idempotencyKey != op.idempotencyKey:
-		g.metrics.repeats.WithLabelValues("duplicate_reference").Inc()
+		g.repeated("duplicate_reference", op.tenant, op.endpoint, op.idempotencyKey, claim.resourceID)
 		return Answer{}, &Error{Code: CodeDuplicateReference, Resource: answer.Resource}
 	case !bytes.Equal(claim.digest, op.digest):
-		g.metrics.repeats.WithLabelValues("key_reuse").Inc()
+		g.repeated("key_reuse", op.tenant, op.endpoint, op.idempotencyKey, claim.resourceID)
 		return Answer{}, &Error{Code: CodeKeyReuse, Detail: "no effect and no answer of the first request"}
 	case answer.Body == nil:
 		return Answer{}, &Error{Code: CodeAnswerExpired, Resource: answer.Resource}
 	}
-	g.metrics.repeats.WithLabelValues("replayed").Inc()
+	g.repeated("replayed", op.tenant, op.endpoint, op.idempotencyKey, claim.resourceID)
 	answer.Replayed = true
 	return answer, nil
 }

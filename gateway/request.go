@@ -182,7 +182,7 @@ func decodeObject(prefix string, raw map[string]json.RawMessage, dst reflect.Val
 			}
 		default:
 			if json.Unmarshal(raw[name], dst.Field(index).Addr().Interface()) != nil {
-				faults = append(faults, FieldFault{prefix + name, "must be a " + jsonKind(dst.Field(index).Kind())})
+				faults = append(faults, FieldFault{prefix + name, "must be a " + jsonKind(dst.Field(index).Type())})
 			}
 		}
 	}
@@ -213,8 +213,11 @@ func jsonFields(t reflect.Type) map[string]int {
 	return fields
 }
 
-func jsonKind(kind reflect.Kind) string {
-	if kind == reflect.Bool {
+func jsonKind(t reflect.Type) string {
+	if t.Kind() == reflect.Pointer {
+		t = t.Elem()
+	}
+	if t.Kind() == reflect.Bool {
 		return "boolean"
 	}
 	return "string"

@@ -68,7 +68,7 @@ WITH u AS (
 	FROM undone GROUP BY authorization_id
 ), was AS MATERIALIZED (
 	SELECT a.id, a.state, a.amount_minor, a.approved_minor, a.captured_minor, a.reversed_minor, ` + effectSQL + ` AS effect
-	FROM card_authorization a WHERE a.id = ANY($2::uuid[]) AND a.id IN (SELECT id FROM total) FOR UPDATE
+	FROM card_authorization a WHERE a.id = ANY($2::uuid[]) AND a.id IN (SELECT id FROM total) FOR NO KEY UPDATE
 ), moved AS (
 	UPDATE card_authorization a SET state = CASE
 			WHEN t.whole AND w.state IN ('timed_out', 'approved') THEN 'reversed'
@@ -92,7 +92,7 @@ WITH u AS (
 	SELECT p.*, m.updated_at FROM moved m JOIN undone k ON k.authorization_id = m.id
 	JOIN ledger_posting p ON p.intent = ANY($2::uuid[]) AND p.intent = m.id AND (
 		(k.whole AND m.from_state = 'approved' AND m.effect IN ('debits', 'credits') AND p.transaction = ` + int2Literal(transactionOwn) + ` AND p.step IN (` + int2Literal(ledger.Debit) + `, ` + int2Literal(ledger.Return) + `))
-		OR (k.whole AND k.reopened > 0 AND p.transaction = ` + int2Literal(transactionUnheld) + ` AND p.step = ` + int2Literal(ledger.Debit) + `)
+		OR (k.whole AND k.reopened > 0 AND p.transaction = ` + int2Literal(transactionUnheld) + ` AND p.step IN (` + int2Literal(ledger.Debit) + `, ` + int2Literal(ledger.Return) + `))
 		OR (k.undoes IS NOT NULL AND p.transaction = ` + int2Literal(transactionOwn) + ` AND p.step = ` + int2Literal(ledger.Debit) + ` AND p.number = k.capture_number))
 ), postings AS (
 	SELECT r.id AS intent, 0::int2 AS transaction, ` + int2Literal(ledger.Release) + ` AS step, r.number::int2 AS number, ` + int2Literal(ledger.Pending) + ` AS layer,

@@ -19,7 +19,7 @@ type noteStep struct {
 	authorizationID uuid.UUID // of the original, uuid.Nil when none is known
 	tenant          string
 	event           string // "" for none
-	exception       string // kind of exception to open, "" for none
+	exception       string // kind of exception to open, "" for none; about the original, or the message where there is none
 	detail          string
 }
 
@@ -43,7 +43,7 @@ WITH u AS (
 	ON CONFLICT DO NOTHING RETURNING id
 ), opened AS (
 	INSERT INTO exception (id, kind, tenant, link, subject_id, detail, opened_at)
-	SELECT u.exception_id, u.exception, u.tenant, u.link, u.authorization_id, u.detail, u.at FROM u JOIN journal USING (id) WHERE u.exception IS NOT NULL
+	SELECT u.exception_id, u.exception, u.tenant, u.link, coalesce(u.authorization_id, u.id), u.detail, u.at FROM u JOIN journal USING (id) WHERE u.exception IS NOT NULL
 	ON CONFLICT (kind, subject_id) WHERE closed_at IS NULL DO NOTHING
 )
 INSERT INTO event (at, tenant, kind, subject_id, detail)

@@ -52,9 +52,10 @@ func selectStoredAnswer(ctx context.Context, db querier, tenant, endpoint, key s
 }
 
 // selectForUpdate locks an authorisation for what is to be claimed of it; nil when the tenant has none of that id. Decisions, captures
-// and reversals of one authorisation follow one another on this lock.
+// and reversals of one authorisation follow one another on this lock. It leaves the key alone, so that a duty's foreign key never waits
+// for it: a worker that holds the duty would wait for us, and we for the duty.
 func selectForUpdate(ctx context.Context, tx pgx.Tx, tenant string, id uuid.UUID) (*Authorization, error) {
-	_, err := tx.Exec(ctx, `SELECT FROM card_authorization WHERE id = @id AND tenant = @tenant FOR UPDATE`, pgx.NamedArgs{"id": id, "tenant": tenant})
+	_, err := tx.Exec(ctx, `SELECT FROM card_authorization WHERE id = @id AND tenant = @tenant FOR NO KEY UPDATE`, pgx.NamedArgs{"id": id, "tenant": tenant})
 	if err != nil {
 		return nil, fmt.Errorf("lock authorization: %w", err)
 	}

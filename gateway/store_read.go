@@ -8,6 +8,7 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
 )
 
 // querier reads: a pool, a connection or a transaction.
@@ -74,7 +75,7 @@ func selectAnswer(ctx context.Context, db querier, id uuid.UUID) (answer storedA
 
 const authorizationColumns = `a.id, a.tenant, a.client_reference, coalesce(a.order_reference, ''), a.link, a.type, a.state, a.state_version,
 	coalesce(a.reason, ''), a.mti, a.stan, a.rrn, a.transmission_date_time, a.amount_minor, a.approved_minor,
-	a.captured_minor, a.reversed_minor, a.returned_minor, coalesce(to_char(a.settlement_date, 'MMDD'), ''), coalesce(a.additional_amounts, ''), a.currency,
+	a.captured_minor, a.reversed_minor, a.returned_minor, a.duties, a.settlement_date, coalesce(a.additional_amounts, ''), a.currency,
 	coalesce(a.response_code, ''), coalesce(a.approval_code, ''), a.pan_masked, a.pan_sealed, a.pan_key_id, a.pan_hash, a.elements,
 	a.customer_account, a.settlement_account, a.owner_epoch, a.created_at, a.deadline_at, a.updated_at,
 	r.id, r.state, r.closed_as, r.attempts, r.next_at, r.reason, r.response_code, r.needs_attention`
@@ -88,15 +89,17 @@ func scanAuthorization(row pgx.CollectableRow) (*Authorization, error) {
 	var attempts *int32
 	var nextAt *time.Time
 	var attention *bool
+	var settled pgtype.Date
 	err := row.Scan(&a.ID, &a.Tenant, &a.ClientReference, &a.OrderReference, &a.Link, &a.Type, &a.State, &a.StateVersion,
 		&a.Reason, &a.MTI, &a.STAN, &a.RRN, &a.TransmissionDateTime, &a.AmountMinor, &a.ApprovedMinor,
-		&a.CapturedMinor, &a.ReversedMinor, &a.ReturnedMinor, &a.SettlementDate, &a.AdditionalAmounts, &a.Currency,
+		&a.CapturedMinor, &a.ReversedMinor, &a.ReturnedMinor, &a.Duties, &settled, &a.AdditionalAmounts, &a.Currency,
 		&a.ResponseCode, &a.ApprovalCode, &a.PANMasked, &a.PANSealed, &a.PANKeyID, &a.PANHash, &a.Elements,
 		&a.CustomerAccount, &a.SettlementAccount, &a.OwnerEpoch, &a.CreatedAt, &a.DeadlineAt, &a.UpdatedAt,
 		&id, &state, &closedAs, &attempts, &nextAt, &reason, &responseCode, &attention)
 	if err != nil {
 		return nil, err
 	}
+	a.SettlementDate = settled.Time
 	if id != nil {
 		a.Reversal = &ReversalView{ID: *id, State: *state, Attempts: *attempts, Reason: *reason, NeedsAttention: *attention}
 		if *state == "owed" {
@@ -188,27 +191,6 @@ func selectOpenOfOtherLinks(ctx context.Context, db querier, links []string, sin
 	}
 	return open, nil
 }
-
-// selectOriginal finds the authorisation that an answer off the wire belongs to: by STAN and DE 7, else by RRN.
-// More than one match is none.
-func selectOriginal(ctx context.Context, db querier, link, stan, transmissionDateTime, rrn string) (*Authorization, error) {
-	found, err := collectAuthorizations(db.Query(ctx, `SELECT `+authorizationColumns+authorizationFrom+`
-		WHERE a.link = @link AND (
-			(@stan <> '' AND a.stan = @stan AND (a.transmission_date_time = @dt OR (@dt = '' AND @rrn <> '' AND a.rrn = @rrn)))
-			OR (@stan = '' AND @rrn <> '' AND a.rrn = @rrn))
-		ORDER BY a.created_at DESC LIMIT 2`,
-		pgx.NamedArgs{"link": link, "stan": stan, "dt": transmissionDateTime, "rrn": rrn}))
-	if err != nil || len(found) == 0 {
-		return nil, err
-	}
-	if len(found) == 2 && found[0].CreatedAt.Sub(found[1].CreatedAt) < repeatedDateTime {
-		return nil, nil
-	}
-	return found[0], nil
-}
-
-// repeatedDateTime is how far apart two uses of one STAN and DE 7 are when DE 7, which has no year, has come round again.
-const repeatedDateTime = 300 * 24 * time.Hour
 
 // Filter narrows a list of authorisations; empty fields narrow nothing.
 type Filter struct {

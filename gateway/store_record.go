@@ -19,6 +19,7 @@ var (
 	decideKind      = &commit.Kind{Name: "decide", Order: 2, Less: lessDecide, Queue: queueDecisions}
 	resolveDutyKind = &commit.Kind{Name: "resolve_duty", Order: 3, Less: lessResolve, Queue: queueResolutions}
 	noteKind        = &commit.Kind{Name: "note", Order: 4, Less: lessNote, Queue: queueNotes}
+	duplicateKind   = &commit.Kind{Name: "duplicate", Order: 5, Less: lessDuplicate, Queue: queueDuplicates}
 )
 
 // recordStep claims the idempotency key and the client reference, and records the intent with its hold: the row exists,
@@ -143,7 +144,7 @@ func queueRecords(batch *pgx.Batch, steps []commit.Step) {
 		column(steps, func(s *recordStep) pgtype.Text { return pgText(s.request.image) }),
 		column(steps, func(s *recordStep) []byte { return s.request.digest }),
 		column(steps, func(s *recordStep) pgtype.Date {
-			return pgBusinessDate(s.authorization.SettlementDate, s.authorization.CreatedAt)
+			return pgDate(s.authorization.SettlementDate)
 		}),
 	).Query(func(rows pgx.Rows) error {
 		var id uuid.UUID

@@ -31,8 +31,8 @@ func leaseSequence(ctx context.Context, tx pgx.Tx, link string, hour time.Time) 
 	return first, err
 }
 
-// selectUsedSTANs lists the STANs between low and high (which may wrap) that are in flight, belong to a reversal that is
-// still open, or were used within the profile's window.
+// selectUsedSTANs lists the STANs between low and high (which may wrap) that are in flight, belong to a duty that is still open, its own
+// or its original's, or were used within the profile's window.
 func selectUsedSTANs(ctx context.Context, tx pgx.Tx, link, low, high string, now time.Time, window time.Duration) (map[string]bool, error) {
 	rows, err := tx.Query(ctx, `
 		SELECT stan FROM (
@@ -41,6 +41,12 @@ func selectUsedSTANs(ctx context.Context, tx pgx.Tx, link, low, high string, now
 			UNION
 			SELECT a.stan FROM duty r JOIN card_authorization a ON a.id = r.authorization_id
 			WHERE r.link = @link AND r.state <> 'acknowledged'
+			UNION
+			SELECT stan FROM duty WHERE link = @link AND state <> 'acknowledged' AND stan IS NOT NULL
+			UNION
+			SELECT stan FROM duty
+			WHERE @window_start::timestamptz < @now::timestamptz AND link = @link AND updated_at > @window_start::timestamptz AND stan IS NOT NULL
+			AND CASE WHEN @low::text <= @high::text THEN stan >= @low AND stan <= @high ELSE stan >= @low OR stan <= @high END
 			UNION
 			SELECT stan FROM card_authorization
 			WHERE @window_start::timestamptz < @now::timestamptz AND link = @link AND created_at > @window_start::timestamptz

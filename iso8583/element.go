@@ -8,7 +8,7 @@ import (
 // Element is the number of a data element, 2 to 128. Number 1 is the bitmap and 65 would announce a third one, so neither holds data.
 type Element uint8
 
-// The data elements of the 1987 edition that have a name in this program; every other one is used by its number.
+// The data elements that have a name in this program, by their meaning in the 1987 edition; every other one is used by its number.
 const (
 	PAN                      Element = 2
 	ProcessingCode           Element = 3
@@ -43,6 +43,14 @@ const (
 	ReplacementAmounts       Element = 95
 	ReceiverID               Element = 100
 	MACSecondary             Element = 128
+)
+
+// The data elements that mean something else in the 1993 edition.
+const (
+	FunctionCode      Element = 24
+	MessageReasonCode Element = 25
+	AmountsOriginal   Element = 30 // transaction and reconciliation amount, 12 digits each
+	OriginalData1993  Element = 56 // its content is an OriginalDataElements
 )
 
 const (

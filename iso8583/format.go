@@ -1,7 +1,5 @@
 package iso8583
 
-import "fmt"
-
 // format is what a data element's bytes may be, in the standard's notation.
 type format uint8
 
@@ -60,8 +58,8 @@ var classes = func() (table [256]uint8) {
 	return table
 }()
 
-// check holds a value against the element's format; its length is checked elsewhere.
-func (f format) check(e Element, value string) error {
+// checkFormat holds a value against the element's format; its length is checked elsewhere.
+func checkFormat[T string | []byte](f format, e Element, value T) error {
 	switch f {
 	case opaque:
 		return nil
@@ -71,36 +69,19 @@ func (f format) check(e Element, value string) error {
 		}
 		return nil
 	case signed:
-		if value != "" && value[0] != 'C' && value[0] != 'D' {
+		if len(value) > 0 && value[0] != 'C' && value[0] != 'D' {
 			return &ElementError{e, formatRules[signed]}
 		}
 		value = value[min(1, len(value)):]
 	}
+	mask := allowed[f]
 	for i := range len(value) {
-		if classes[value[i]]&allowed[f] == 0 {
+		if classes[value[i]]&mask == 0 {
 			return &ElementError{e, formatRules[f]}
 		}
 	}
 	return nil
 }
 
-// rule is one element's line of the table, as the walk needs it.
-type rule struct {
-	format format
-	prefix uint8  // digits of the length in front of the value; 0 for a fixed length
-	length uint16 // exact for a fixed length, otherwise the most; bytes or characters, which are the same here
-}
-
-func (r rule) checkLength(e Element, n int) error {
-	unit := "characters"
-	if r.format.isBinary() {
-		unit = "bytes"
-	}
-	switch {
-	case r.prefix == 0 && n != int(r.length):
-		return &ElementError{e, fmt.Sprintf("exactly %d %s, not %d", r.length, unit, n)}
-	case n > int(r.length):
-		return &ElementError{e, fmt.Sprintf("at most %d %s, not %d", r.length, unit, n)}
-	}
-	return nil
-}
+// digitsOnly tells whether text holds nothing but digits; "" does.
+func digitsOnly(text string) bool { return checkFormat(numeric, 0, text) == nil }

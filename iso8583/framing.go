@@ -3,7 +3,6 @@ package iso8583
 import (
 	"bufio"
 	"bytes"
-	"encoding/binary"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -18,55 +17,66 @@ const (
 	IncludesLength = "length" // itself, the header and the message
 )
 
-// How the length stands on the wire.
+// Which TPDU a received frame must carry, as seen from the side that dials.
 const (
-	LengthBinary2 = "binary2" // two bytes, high byte first
-	LengthASCII4  = "ascii4"  // four digits
+	TPDUSwapped = "swapped" // the request's, with its two addresses exchanged
+	TPDUSame    = "same"    // the request's, for hosts that do not exchange them
+	TPDUAny     = "any"     // any five bytes, for hosts behind several concentrators
 )
 
 const (
 	defaultMaxBytes = 8192 // a card message has a few hundred; ASCII digits read as a binary length are always more
 	defaultMinBytes = 1    // shorter than a message: such a frame is refused as a message, and the line goes on
 	maxHeaderBytes  = 64
-	maxASCII4       = 9999
-	maxBinary2      = 1<<16 - 1
+	tpduBytes       = 5 // protocol, destination (2), origin (2)
 )
 
 // FramingConfig is how messages are told apart on the stream, as a link profile has it. The zero value is DefaultFramingConfig.
 type FramingConfig struct {
-	// Length is binary2 (default) or ascii4.
+	// Length is binary2 (default), binary4, ascii4, bcd2 or vml.
 	Length string `yaml:"length"`
-	// Includes is none (default), header or length: what the length counts besides the message. length means itself and the header.
+	// Includes is none (default), header or length: what the length counts besides the message. length means itself and the header. A
+	// TPDU is a header too.
 	Includes string `yaml:"includes"`
-	// Header is what stands between length and message in every frame, as hexadecimal digits; received frames must have the same.
+	// Header is what stands between length and message in every frame we write, as hexadecimal digits; received frames must have the
+	// same, unless MaxHeaderBytes says that theirs vary.
 	Header string `yaml:"header"`
+	// MaxHeaderBytes above 0 tells that the first byte of every header is the header's own length, itself included, and how long a
+	// received one may be: such as 26 where Visa's 22 bytes grow in a rejected message. A header without a message is a notice of the
+	// network's session control, and is read as a keep-alive.
+	MaxHeaderBytes int `yaml:"max_header_bytes"`
+	// TPDU, with a request, stands in the place of Header.
+	TPDU TPDUConfig `yaml:"tpdu"`
 	// MinBytes and MaxBytes limit a message, without length and header; 0 for the defaults, 1 and 8192.
 	MinBytes int `yaml:"min_bytes"`
 	MaxBytes int `yaml:"max_bytes"`
 }
 
+// TPDUConfig is a header of five bytes: one that names the protocol (60), two of the destination's address, two of the origin's.
+type TPDUConfig struct {
+	// Request is what the side that dials writes, as ten hexadecimal digits; empty for no TPDU.
+	Request string `yaml:"request"`
+	// Received is what comes back: swapped (default), same or any.
+	Received string `yaml:"received"`
+}
+
 // DefaultFramingConfig is a length of two bytes that counts the message alone, no header, messages of 1 to 8192 bytes.
 func DefaultFramingConfig() FramingConfig {
-	return FramingConfig{Length: LengthBinary2, Includes: IncludesNone, MinBytes: defaultMinBytes, MaxBytes: defaultMaxBytes}
+	return FramingConfig{Length: LengthBinary2, Includes: IncludesNone, TPDU: TPDUConfig{Received: TPDUSwapped},
+		MinBytes: defaultMinBytes, MaxBytes: defaultMaxBytes}
 }
 
 // Framing reads and writes frames. It is read-only: any number of goroutines may use it.
 type Framing struct {
-	ascii      bool
-	includes   string
-	lengthSize int
-	header     []byte
-	counted    int // bytes that the length counts besides the message
-	minBytes   int
-	maxBytes   int
-	spec       *Spec // nil: wrong settings are found only where the bytes alone show them
-	others     []otherIncludes
-}
-
-// otherIncludes is a setting the peer might have instead of ours, and by how much its lengths are greater.
-type otherIncludes struct {
-	name  string
-	delta int
+	form      *lengthForm
+	includes  string
+	write     []byte // the header of what we write
+	want      []byte // the header of what we read, where it is always the same
+	tpdu      string // TPDUSwapped, TPDUSame or TPDUAny; "" for no TPDU
+	maxHeader int    // of headers whose first byte is their length; 0 where none vary
+	minBytes  int
+	maxBytes  int
+	spec      *Spec // nil: wrong settings are found only where the bytes alone show them
 }
 
 // FrameError tells that the stream is not made of frames as the profile has them. It cannot be read any further.
@@ -78,45 +88,30 @@ func (e *FrameError) Error() string { return "frame: " + e.Rule }
 
 // Build checks the settings. The error joins every fault found, each beginning with the key it is at.
 func (c FramingConfig) Build() (*Framing, error) {
-	f := &Framing{minBytes: c.MinBytes, maxBytes: c.MaxBytes}
+	f := &Framing{includes: c.Includes, maxHeader: c.MaxHeaderBytes, minBytes: c.MinBytes, maxBytes: c.MaxBytes}
 	var faults []error
 	fault := func(form string, args ...any) { faults = append(faults, fmt.Errorf(form, args...)) }
-	most := maxBinary2
-	switch c.Length {
-	case LengthBinary2, "":
-		f.lengthSize = 2
-	case LengthASCII4:
-		f.ascii, f.lengthSize, most = true, 4, maxASCII4
-	default:
-		fault("length: binary2 or ascii4, not %q", c.Length)
+	if f.form = lengthFormOf(c.Length); f.form == nil {
+		fault("length: %s, not %q", lengthNames, c.Length)
+		f.form = lengthFormOf(LengthBinary2) // so that the rest can be checked
 	}
-	header, err := hex.DecodeString(c.Header)
-	if err != nil || len(header) > maxHeaderBytes {
-		fault("header: at most %d bytes as hexadecimal digits", maxHeaderBytes)
-	}
-	f.header = header
-	counts := map[string]int{IncludesNone: 0, IncludesHeader: len(f.header), IncludesLength: f.lengthSize + len(f.header)}
-	f.includes = c.Includes
 	if f.includes == "" {
 		f.includes = IncludesNone
 	}
-	var known bool
-	if f.counted, known = counts[f.includes]; !known {
+	if !slices.Contains(allIncludes[:], f.includes) {
 		fault("includes: none, header or length, not %q", c.Includes)
 	}
-	for _, name := range []string{IncludesNone, IncludesHeader, IncludesLength} {
-		if delta := counts[name] - f.counted; delta != 0 && !slices.ContainsFunc(f.others, func(o otherIncludes) bool { return o.delta == delta }) {
-			f.others = append(f.others, otherIncludes{name, delta})
-		}
-	}
+	c.setHeader(f, fault)
+	c.setTPDU(f, fault)
 	if f.minBytes == 0 {
 		f.minBytes = defaultMinBytes
 	}
 	if f.maxBytes == 0 {
 		f.maxBytes = defaultMaxBytes
 	}
-	if f.maxBytes < 1 || f.maxBytes > most-f.counted {
-		fault("max_bytes: 1 to %d, not %d", most-f.counted, f.maxBytes)
+	most := min(f.form.most-f.counted(f.includes, max(len(f.write), f.maxHeader)), maxBodyBytes)
+	if f.maxBytes < 1 || f.maxBytes > most {
+		fault("max_bytes: 1 to %d, not %d", most, f.maxBytes)
 	}
 	if f.minBytes < 1 || f.minBytes > f.maxBytes {
 		fault("min_bytes: 1 to max_bytes, not %d", f.minBytes)
@@ -127,32 +122,122 @@ func (c FramingConfig) Build() (*Framing, error) {
 	return f, nil
 }
 
-// Diagnosing gives the same framing with knowledge of the messages, which lets Read prove that the peer's lengths count something else than
-// the profile says, also where it would otherwise wait for bytes that never come.
-func (f *Framing) Diagnosing(s *Spec) *Framing {
-	diagnosing := *f
-	diagnosing.spec = s
-	return &diagnosing
+func (c FramingConfig) setHeader(f *Framing, fault func(form string, args ...any)) {
+	header, err := hex.DecodeString(c.Header)
+	if err != nil || len(header) > maxHeaderBytes {
+		fault("header: at most %d bytes as hexadecimal digits", maxHeaderBytes)
+		header = nil
+	}
+	f.write, f.want = header, header
+	if f.maxHeader == 0 {
+		return
+	}
+	f.want = nil
+	switch {
+	case f.maxHeader < 0 || f.maxHeader > maxHeaderBytes:
+		fault("max_header_bytes: 0 where headers do not vary, at most %d, not %d", maxHeaderBytes, f.maxHeader)
+		f.maxHeader = 0
+	case err == nil && (len(header) == 0 || int(header[0]) != len(header) || len(header) > f.maxHeader):
+		fault("header: begins with its own length where max_header_bytes says that headers vary, and is no longer than that")
+	}
+}
+
+func (c FramingConfig) setTPDU(f *Framing, fault func(form string, args ...any)) {
+	received := c.TPDU.Received
+	if received == "" {
+		received = TPDUSwapped
+	}
+	if received != TPDUSwapped && received != TPDUSame && received != TPDUAny {
+		fault("tpdu.received: swapped, same or any, not %q", received)
+	}
+	if c.TPDU.Request == "" {
+		return
+	}
+	request, err := hex.DecodeString(c.TPDU.Request)
+	if err != nil || len(request) != tpduBytes {
+		fault("tpdu.request: %d bytes as hexadecimal digits, such as 6000030000", tpduBytes)
+		return
+	}
+	if c.Header != "" || c.MaxHeaderBytes != 0 {
+		fault("tpdu.request: stands in the place of header and max_header_bytes, which stay empty")
+	}
+	f.tpdu, f.write, f.want = received, request, nil
+	switch received {
+	case TPDUSame:
+		f.want = request
+	case TPDUSwapped:
+		f.want = swapped(request)
+	}
+}
+
+// swapped is a TPDU with destination and origin exchanged.
+func swapped(tpdu []byte) []byte {
+	return []byte{tpdu[0], tpdu[3], tpdu[4], tpdu[1], tpdu[2]}
+}
+
+// counted is what a length counts besides the message, with a header of so many bytes.
+func (f *Framing) counted(includes string, header int) int {
+	switch includes {
+	case IncludesHeader:
+		return header
+	case IncludesLength:
+		return f.form.size + header
+	}
+	return 0
+}
+
+// Peer gives the same framing as the side that is dialled has it: it reads the request's TPDU and writes the one that comes back. Without
+// a TPDU both sides are alike.
+func (f *Framing) Peer() *Framing {
+	peer := *f
+	switch f.tpdu {
+	case TPDUSwapped:
+		peer.write, peer.want = f.want, f.write
+	case TPDUAny:
+		peer.write = swapped(f.write)
+	}
+	return &peer
 }
 
 // Append appends the whole frame, which goes to the socket in one write.
-func (f *Framing) Append(dst, body []byte) ([]byte, error) {
+func (f *Framing) Append(dst, body []byte) ([]byte, error) { return f.append(dst, body, f.write) }
+
+// AppendReply does the same for the answer to a frame whose header ReadWithHeader gave: its TPDU goes back with its addresses exchanged,
+// or as it came where the profile says so. Where frames have no TPDU it is Append.
+func (f *Framing) AppendReply(dst, body, received []byte) ([]byte, error) {
+	switch {
+	case f.tpdu == "":
+		return f.Append(dst, body)
+	case len(received) != tpduBytes:
+		return dst, fmt.Errorf("frame reply: the header answered has %d bytes, where a TPDU has %d", len(received), tpduBytes)
+	case f.tpdu == TPDUSame:
+		return f.append(dst, body, received)
+	}
+	return f.append(dst, body, swapped(received))
+}
+
+func (f *Framing) append(dst, body, header []byte) ([]byte, error) {
 	if len(body) < f.minBytes || len(body) > f.maxBytes {
 		return dst, fmt.Errorf("frame message: %d bytes, where the profile allows %d to %d", len(body), f.minBytes, f.maxBytes)
 	}
-	n := len(body) + f.counted
-	if f.ascii {
-		dst = append(dst, '0'+byte(n/1000), '0'+byte(n/100%10), '0'+byte(n/10%10), '0'+byte(n%10))
-	} else {
-		dst = binary.BigEndian.AppendUint16(dst, uint16(n))
-	}
-	dst = append(dst, f.header...)
+	dst = f.form.append(dst, len(body)+f.counted(f.includes, len(header)))
+	dst = append(dst, header...)
 	return append(dst, body...), nil
 }
 
 // Read gives the next frame's message, in buf or a larger buffer that replaces it, never more than the profile's greatest message. A frame
-// without a message is a keep-alive: empty body, no error. io.EOF comes only between frames. What breaks the framing is a *FrameError.
-func (f *Framing) Read(r *bufio.Reader, buf []byte) ([]byte, error) {
+// without a message is a keep-alive: empty body, no error; it asks for no answer. io.EOF comes only between frames. What breaks the
+// framing is a *FrameError. The reader's buffer must hold the longest header.
+func (f *Framing) Read(r *bufio.Reader, buf []byte) ([]byte, error) { return f.read(r, buf, nil) }
+
+// ReadWithHeader does the same and gives the frame's header, in header's room or a larger one; empty for a frame that has none.
+func (f *Framing) ReadWithHeader(r *bufio.Reader, buf, header []byte) (body, received []byte, err error) {
+	received = header[:0]
+	body, err = f.read(r, buf, &received)
+	return body, received, err
+}
+
+func (f *Framing) read(r *bufio.Reader, buf []byte, kept *[]byte) ([]byte, error) {
 	announced, err := f.readLength(r)
 	if err != nil {
 		return nil, err
@@ -160,17 +245,21 @@ func (f *Framing) Read(r *bufio.Reader, buf []byte) ([]byte, error) {
 	if announced == 0 { // whatever the length counts; no header follows
 		return buf[:0], nil
 	}
-	n := announced - f.counted
-	if n < 0 || n > f.maxBytes || n > 0 && n < f.minBytes {
-		return nil, f.badLength(announced)
+	header, err := f.headerSize(r, announced)
+	if err != nil {
+		return nil, err
 	}
-	if err := f.readHeader(r); err != nil {
+	n := announced - f.counted(f.includes, header)
+	if n < 0 || n > f.maxBytes || n > 0 && n < f.minBytes {
+		return nil, f.badLength(announced, header)
+	}
+	if err := f.readHeader(r, header, kept); err != nil {
 		return nil, err
 	}
 	body := slices.Grow(buf[:0], n)
 	for len(body) < n {
 		if r.Buffered() == 0 {
-			if err := f.diagnoseSurplus(body, n); err != nil {
+			if err := f.diagnoseSurplus(body, announced, header); err != nil {
 				return nil, err
 			}
 		}
@@ -180,110 +269,77 @@ func (f *Framing) Read(r *bufio.Reader, buf []byte) ([]byte, error) {
 			return nil, broken(err)
 		}
 	}
-	if err := f.diagnose(body, r); err != nil {
+	if err := f.diagnose(body, r, announced, header); err != nil {
 		return nil, err
 	}
 	return body, nil
 }
 
 func (f *Framing) readLength(r *bufio.Reader) (int, error) {
-	field, err := r.Peek(f.lengthSize)
+	field, err := r.Peek(f.form.size)
 	if err != nil {
 		if errors.Is(err, io.EOF) && len(field) == 0 {
 			return 0, io.EOF
 		}
 		return 0, broken(err)
 	}
-	n := 0
-	if f.ascii {
-		for _, c := range field {
-			if c < '0' || c > '9' {
-				return 0, &FrameError{"the length is not 4 digits; look at framing.length, or at framing.includes if frames came before"}
-			}
-			n = n*10 + int(c-'0')
-		}
-	} else {
-		n = int(binary.BigEndian.Uint16(field))
+	n, ok := f.form.read(field)
+	if !ok {
+		return 0, &FrameError{f.form.wrong}
 	}
-	_, err = r.Discard(f.lengthSize)
+	_, err = r.Discard(f.form.size)
 	return n, err
 }
 
-func (f *Framing) badLength(announced int) error {
-	rule := fmt.Sprintf("the length says %d, where the profile allows %d to %d", announced, f.minBytes+f.counted, f.maxBytes+f.counted)
-	high, low := byte(announced>>8), byte(announced)
+// headerSize is the size of this frame's header; where headers vary, its first byte says so and must have arrived.
+func (f *Framing) headerSize(r *bufio.Reader, announced int) (int, error) {
 	switch {
-	case announced < f.counted:
-		rule += fmt.Sprintf("; framing.includes is %q, so it counts at least %d", f.includes, f.counted)
-	case !f.ascii && classes[high] == digit && classes[low] == digit:
-		rule += "; its bytes are digits: framing.length may be ascii4, or framing.includes may be wrong if frames came before"
+	case f.tpdu != "":
+		return tpduBytes, nil
+	case f.maxHeader == 0:
+		return len(f.want), nil
+	case announced > f.maxBytes+f.counted(f.includes, f.maxHeader): // no header makes this a good length, so wait for none
+		return 0, f.badLength(announced, f.maxHeader)
 	}
-	return &FrameError{rule}
+	first, err := r.Peek(1)
+	if err != nil {
+		return 0, broken(err)
+	}
+	size := int(first[0])
+	if size < 1 || size > f.maxHeader {
+		return 0, &FrameError{fmt.Sprintf("the header's first byte says %d, where a header has 1 to %d bytes; look at framing.max_header_bytes", size, f.maxHeader)}
+	}
+	return size, nil
 }
 
-func (f *Framing) readHeader(r *bufio.Reader) error {
-	if len(f.header) == 0 {
+// readHeader takes the header off the stream. Its bytes are in no error: out of step, they may be part of a message.
+func (f *Framing) readHeader(r *bufio.Reader, size int, kept *[]byte) error {
+	if size == 0 {
 		return nil
 	}
-	header, err := r.Peek(len(f.header))
+	header, err := r.Peek(size)
 	if err != nil {
 		return broken(err)
 	}
-	if !bytes.Equal(header, f.header) {
-		return &FrameError{"the header is not the profile's framing.header"}
+	if f.want != nil && !bytes.Equal(header, f.want) {
+		return f.wrongHeader(header)
 	}
-	_, err = r.Discard(len(f.header))
+	if kept != nil {
+		*kept = append((*kept)[:0], header...)
+	}
+	_, err = r.Discard(size)
 	return err
 }
 
-// diagnose looks at a frame's message that the spec cannot read whole, when another setting's length would make it whole.
-func (f *Framing) diagnose(body []byte, r *bufio.Reader) error {
-	if f.spec == nil || len(body) == 0 {
-		return nil
+func (f *Framing) wrongHeader(header []byte) error {
+	if f.tpdu == "" {
+		return &FrameError{"the header is not the profile's framing.header"}
 	}
-	var p Peeked
-	if f.spec.Peek(body, &p) == nil {
-		return nil
+	rule := "the TPDU is not the one that framing.tpdu says comes back"
+	if bytes.Equal(swapped(header), f.want) {
+		rule += "; its addresses are the other way round: look at framing.tpdu.received"
 	}
-	for _, other := range f.others {
-		switch {
-		case other.delta > 0 && len(body) > other.delta && f.spec.Peek(body[:len(body)-other.delta], &p) == nil:
-			return f.wrongIncludes(other)
-		case other.delta < 0 && r.Buffered() >= -other.delta:
-			rest, err := r.Peek(-other.delta)
-			if err == nil && f.spec.Peek(slices.Concat(body, rest), &p) == nil {
-				return f.wrongIncludes(other)
-			}
-		}
-	}
-	return nil
-}
-
-// diagnoseSurplus looks at what has come of a frame before waiting for the rest: if it is a whole message already, and exactly those bytes
-// are missing by which another setting's lengths are greater, they will never come.
-func (f *Framing) diagnoseSurplus(soFar []byte, n int) error {
-	if f.spec == nil {
-		return nil
-	}
-	for _, other := range f.others {
-		if other.delta != n-len(soFar) {
-			continue
-		}
-		var p Peeked
-		if f.spec.Peek(soFar, &p) == nil {
-			return f.wrongIncludes(other)
-		}
-	}
-	return nil
-}
-
-func (f *Framing) wrongIncludes(other otherIncludes) error {
-	amount, direction := other.delta, "more"
-	if amount < 0 {
-		amount, direction = -amount, "less"
-	}
-	return &FrameError{fmt.Sprintf("the length is off by %d: it counts %d bytes %s than the message has under framing.includes %q; the peer's is %q",
-		amount, amount, direction, f.includes, other.name)}
+	return &FrameError{rule}
 }
 
 // broken is the error of a stream that ends or fails within a frame.

@@ -15,16 +15,30 @@ import (
 	"time"
 )
 
-// framings are the forms that links of this dialect have; the header is a TPDU.
+// framings are the forms that links of this dialect have; the header is a TPDU, where none says otherwise.
 var framings = map[string]FramingConfig{
 	"binary2":                  {},
 	"binary2, itself":          {Includes: IncludesLength},
+	"binary4":                  {Length: LengthBinary4},
+	"binary4, itself":          {Length: LengthBinary4, Includes: IncludesLength},
 	"ascii4":                   {Length: LengthASCII4},
 	"ascii4, itself":           {Length: LengthASCII4, Includes: IncludesLength},
+	"bcd2":                     {Length: LengthBCD2},
+	"bcd2, itself":             {Length: LengthBCD2, Includes: IncludesLength},
+	"vml":                      {Length: LengthVML},
+	"vml, itself":              {Length: LengthVML, Includes: IncludesLength},
 	"TPDU":                     {Header: "6000010000"},
 	"TPDU, counted":            {Header: "6000010000", Includes: IncludesHeader},
 	"TPDU, itself and counted": {Header: "6000010000", Includes: IncludesLength},
 	"ascii4, TPDU, counted":    {Length: LengthASCII4, Header: "6000010000", Includes: IncludesHeader},
+	"binary4, TPDU, counted":   {Length: LengthBinary4, Header: "6000010000", Includes: IncludesHeader},
+	"bcd2, TPDU, counted":      {Length: LengthBCD2, Header: "6000010000", Includes: IncludesHeader},
+	"TPDU swapped, counted":    {TPDU: TPDUConfig{Request: "6000010002"}, Includes: IncludesHeader},
+	"bcd2, any TPDU":           {Length: LengthBCD2, TPDU: TPDUConfig{Request: "6000010002", Received: TPDUAny}},
+	"TPDU not swapped":         {TPDU: TPDUConfig{Request: "6000010002", Received: TPDUSame}},
+	"varying header":           {Header: "0401020A", MaxHeaderBytes: 26},
+	"varying, counted":         {Length: LengthVML, Header: "0401020A", MaxHeaderBytes: 26, Includes: IncludesHeader},
+	"varying, all counted":     {Length: LengthBinary4, Header: "0401020A", MaxHeaderBytes: 26, Includes: IncludesLength},
 }
 
 func builtFraming(t testing.TB, cfg FramingConfig) *Framing {
@@ -34,13 +48,13 @@ func builtFraming(t testing.TB, cfg FramingConfig) *Framing {
 	return f
 }
 
-// framed puts frames one after the other.
+// framed puts frames of the other side one after the other.
 func framed(t testing.TB, f *Framing, bodies ...[]byte) []byte {
 	t.Helper()
 	var stream []byte
 	var err error
 	for _, body := range bodies {
-		stream, err = f.Append(stream, body)
+		stream, err = f.Peer().Append(stream, body)
 		noError(t, err)
 	}
 	return stream
@@ -52,8 +66,14 @@ func TestFraming_WireForms(t *testing.T) {
 	for name, want := range map[string]string{
 		"binary2": "\x00\x12", "binary2, itself": "\x00\x14", "ascii4": "0018", "ascii4, itself": "0022", "TPDU": "\x00\x12\x60\x00\x01\x00\x00",
 		"TPDU, counted": "\x00\x17\x60\x00\x01\x00\x00", "TPDU, itself and counted": "\x00\x19\x60\x00\x01\x00\x00", "ascii4, TPDU, counted": "0023\x60\x00\x01\x00\x00",
+		"binary4": "\x00\x00\x00\x12", "binary4, itself": "\x00\x00\x00\x16", "binary4, TPDU, counted": "\x00\x00\x00\x17\x60\x00\x01\x00\x00",
+		"bcd2": "\x00\x18", "bcd2, itself": "\x00\x20", "bcd2, TPDU, counted": "\x00\x23\x60\x00\x01\x00\x00",
+		"vml": "\x00\x12\x00\x00", "vml, itself": "\x00\x16\x00\x00",
+		"TPDU swapped, counted": "\x00\x17\x60\x00\x01\x00\x02", "bcd2, any TPDU": "\x00\x18\x60\x00\x01\x00\x02", "TPDU not swapped": "\x00\x12\x60\x00\x01\x00\x02",
+		"varying header": "\x00\x12\x04\x01\x02\x0a", "varying, counted": "\x00\x16\x00\x00\x04\x01\x02\x0a", "varying, all counted": "\x00\x00\x00\x1a\x04\x01\x02\x0a",
 	} {
-		if got := framed(t, builtFraming(t, framings[name]), body); string(got) != want+string(body) {
+		got, err := builtFraming(t, framings[name]).Append(nil, body)
+		if err != nil || string(got) != want+string(body) {
 			t.Errorf("%s: %q, want %q in front", name, got, want)
 		}
 	}
@@ -150,6 +170,8 @@ func TestJ20_KeepAliveIsSwallowed(t *testing.T) {
 	for name, keepAlive := range map[string]string{
 		"binary2": "\x00\x00", "binary2, itself": "\x00\x02", "ascii4": "0000", "ascii4, itself": "0004",
 		"TPDU": "\x00\x00", "TPDU, counted": "\x00\x05\x60\x00\x01\x00\x00", "TPDU, itself and counted": "\x00\x07\x60\x00\x01\x00\x00",
+		"binary4": "\x00\x00\x00\x00", "binary4, itself": "\x00\x00\x00\x04", "bcd2": "\x00\x00", "bcd2, itself": "\x00\x02",
+		"TPDU swapped, counted": "\x00\x05\x60\x00\x02\x00\x01", "bcd2, any TPDU": "\x00\x00", "vml": "\x00\x00\x00\x02", "varying, counted": "\x00\x04\x00\x00\x04\x01\x02\x0a",
 	} {
 		f := builtFraming(t, framings[name]).Diagnosing(Spec1987(BitmapBinary))
 		stream := slices.Concat([]byte(keepAlive), framed(t, f, body), []byte(keepAlive))
@@ -292,16 +314,20 @@ func TestJ13_IncompleteFrame(t *testing.T) {
 
 func TestFramingConfig_FaultsAllAtOnce(t *testing.T) {
 	t.Parallel()
-	_, err := FramingConfig{Length: "bcd2", Includes: "tpdu", Header: "6", MinBytes: -1, MaxBytes: 70000}.Build()
+	_, err := FramingConfig{Length: "bcd4", Includes: "tpdu", Header: "6", MaxHeaderBytes: 65,
+		TPDU: TPDUConfig{"60", "both"}, MinBytes: -1, MaxBytes: 70000}.Build()
 	if err == nil {
 		t.Fatal("no error")
 	}
-	for _, key := range []string{"length: ", "includes: ", "header: ", "min_bytes: ", "max_bytes: "} {
+	for _, key := range []string{"length: ", "includes: ", "header: ", "max_header_bytes: ", "tpdu.request: ", "tpdu.received: ", "min_bytes: ", "max_bytes: "} {
 		if !strings.Contains(err.Error(), key) {
 			t.Errorf("no fault at %q in %v", key, err)
 		}
 	}
-	for _, cfg := range []FramingConfig{{Length: LengthASCII4, MaxBytes: 10000}, {Includes: IncludesLength, MaxBytes: 65534}, {MinBytes: 30, MaxBytes: 20}, {Header: strings.Repeat("00", 65)}} {
+	for _, cfg := range []FramingConfig{{Length: LengthASCII4, MaxBytes: 10000}, {Includes: IncludesLength, MaxBytes: 65534}, {MinBytes: 30, MaxBytes: 20}, {Header: strings.Repeat("00", 65)},
+		{Length: LengthBCD2, MaxBytes: 10000}, {Length: LengthVML, Includes: IncludesLength, MaxBytes: 65532}, {Length: LengthBinary4, MaxBytes: 65536},
+		{Header: "6000010000", TPDU: TPDUConfig{Request: "6000010000"}}, {MaxHeaderBytes: 26}, {MaxHeaderBytes: -1}, {Header: "0301", MaxHeaderBytes: 26}, {Header: "0301AA", MaxHeaderBytes: 2},
+		{Length: LengthBCD2, Header: "03AAAA", MaxHeaderBytes: 26, Includes: IncludesHeader, MaxBytes: 9974}} {
 		if _, err := cfg.Build(); err == nil {
 			t.Errorf("%+v is built", cfg)
 		}

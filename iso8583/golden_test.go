@@ -13,10 +13,10 @@ import (
 // TestGoldenFrames reads and writes frames that were written down by hand.
 func TestGoldenFrames(t *testing.T) {
 	t.Parallel()
-	for _, g := range loadGolden(t) {
+	for _, g := range append(loadGolden(t), loadDialects(t)...) {
 		t.Run(g.name, func(t *testing.T) {
 			t.Parallel()
-			s := Spec1987(g.bitmap)
+			s := g.spec(t)
 			m, err := s.Decode(g.body)
 			noError(t, err)
 			got := map[Element]string{}
@@ -32,7 +32,7 @@ func TestGoldenFrames(t *testing.T) {
 			var p Peeked
 			noError(t, s.Peek(g.body, &p))
 			for e, want := range g.values {
-				if value := string(p.Value(e)); value != want {
+				if value := string(p.AppendValue(nil, e)); value != want {
 					t.Errorf("peeked %s: %q, want %q", e, value, want)
 				}
 			}
@@ -40,13 +40,28 @@ func TestGoldenFrames(t *testing.T) {
 	}
 }
 
-// TestGolden_J24_PackedDialectIsRefused: the public vectors themselves are of a dialect with packed digits, which is not this one.
-func TestGolden_J24_PackedDialectIsRefused(t *testing.T) {
+// TestGolden_J24_PublicVectors: two messages that a public guide shows, of a dialect with packed digits; the 1987 dialect in ASCII refuses
+// them by their first bytes.
+func TestGolden_J24_PublicVectors(t *testing.T) {
 	t.Parallel()
-	for _, vector := range []string{
-		"080020200000008000000000000000013239313130303031",
-		"0800A0200000008000100400000000000000000000000001323931313030303100106A504F5320312E392E310301",
+	packed := built(t, SpecConfig{Dialect: Dialect1987BCD})
+	for vector, want := range map[string]map[Element]string{
+		"080020200000008000000000000000013239313130303031": {ProcessingCode: "000000", STAN: "000001", TerminalID: "29110001"},
+		"0800A0200000008000100400000000000000000000000001323931313030303100106A504F5320312E392E310301": {
+			ProcessingCode: "000000", STAN: "000001", TerminalID: "29110001", 60: "jPOS 1.9.1", NetworkManagementCode: "301"},
 	} {
+		m, err := packed.Decode(fromHex(t, vector))
+		noError(t, err)
+		got := map[Element]string{}
+		for _, e := range m.Elements() {
+			got[e] = m.Get(e)
+		}
+		if diff := cmp.Diff(want, got); diff != "" || m.MTI() != MTINetworkManagementRequest {
+			t.Errorf("%s: MTI %s, elements (-want +got):\n%s", vector, m.MTI(), diff)
+		}
+		if again, err := packed.Encode(m); err != nil || !bytes.Equal(again, fromHex(t, vector)) {
+			t.Errorf("%s: written again as %x, %v", vector, again, err)
+		}
 		for _, form := range []BitmapForm{BitmapBinary, BitmapHex} {
 			if _, err := Spec1987(form).Decode(fromHex(t, vector)); err == nil || !bytes.Contains([]byte(err.Error()), []byte("4 digits")) {
 				t.Errorf("%s bitmap: error %v, want one about the message type", form, err)

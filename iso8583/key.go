@@ -13,18 +13,18 @@ func (e *MissingKeyElementError) Error() string {
 }
 
 // AppendKey appends the key of the exchange that a message belongs to: a request, its repeats and its response give the same one, for the
-// listed elements in their order. Every value goes in with its number and length, so that two different messages cannot run together
-// to one key. Without one of the elements the error is a *MissingKeyElementError and dst is returned as it was.
+// listed elements in their order, as text whatever the dialect's coding. Which types are one exchange the profile says. Every value goes
+// in with its number and length, so that two different messages cannot run together to one key. Without one of the elements the error is a *MissingKeyElementError and dst is returned as it was.
 func AppendKey(dst []byte, p *Peeked, elements []Element) ([]byte, error) {
-	key := binary.BigEndian.AppendUint16(dst, uint16(p.mti.Exchange()))
+	key := binary.BigEndian.AppendUint16(dst, uint16(p.spec.Exchange(p.mti)))
 	for _, e := range elements {
 		if !p.Has(e) {
 			return dst, &MissingKeyElementError{Element: e, MTI: p.mti}
 		}
-		value := p.Value(e)
-		key = append(key, byte(e))
-		key = binary.BigEndian.AppendUint16(key, uint16(len(value)))
-		key = append(key, value...)
+		key = append(key, byte(e), 0, 0)
+		start := len(key)
+		key = p.AppendValue(key, e)
+		binary.BigEndian.PutUint16(key[start-2:], uint16(len(key)-start))
 	}
 	return key, nil
 }

@@ -37,7 +37,7 @@ func (n CardNumber) MarshalText() ([]byte, error) { return []byte(n.String()), n
 func MaskPAN(pan string) string {
 	head, tail := 0, 0
 	switch n := len(pan); {
-	case numeric.check(PAN, pan) != nil || n > maxCardDigits:
+	case !digitsOnly(pan) || n > maxCardDigits:
 		return strings.Repeat("*", min(n, maxCardDigits))
 	case n >= minDigitsForHead:
 		head, tail = shownHead, shownTail
@@ -98,9 +98,9 @@ func maskCardNumbers(text string) string {
 const present = "present"
 
 // appendMasked writes one element as people may see it.
-func appendMasked(b *strings.Builder, e Element, value string) {
+func appendMasked(b *strings.Builder, e Element, x exposure, value string) {
 	fmt.Fprintf(b, "DE%d=", uint8(e))
-	switch exposures[e] {
+	switch x {
 	case masked:
 		b.WriteString(MaskPAN(value))
 		return

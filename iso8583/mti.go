@@ -42,6 +42,13 @@ var defaultMTIs = []MTI{
 	MTINetworkManagementRequest, MTINetworkManagementRepeat, MTINetworkManagementResponse,
 }
 
+// defaultMTIs1993 is the same for the 1993 edition, whose network management comes from neither acquirer nor issuer, and is an advice
+// with some hosts.
+var defaultMTIs1993 = []MTI{
+	0x1100, 0x1110, 0x1120, 0x1121, 0x1130, 0x1200, 0x1210, 0x1220, 0x1221, 0x1230,
+	0x1400, 0x1401, 0x1410, 0x1420, 0x1421, 0x1430, 0x1804, 0x1805, 0x1814, 0x1820, 0x1821, 0x1830,
+}
+
 const (
 	mtiDigits = 4
 	// From function 8 and origin 6 on the digits are private or reserved: they form no pairs and have no repeat bit.
@@ -88,7 +95,7 @@ func (m *MTI) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// Version is the first digit: 0 for the 1987 edition.
+// Version is the first digit: 0 for the 1987 edition, 1 for that of 1993.
 func (m MTI) Version() uint8 { return uint8(m >> 12 & 0xF) }
 
 // Class is the second digit: 1 authorisation, 2 financial, 4 reversal, 8 network management.

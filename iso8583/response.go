@@ -154,7 +154,7 @@ func (s *Spec) AuthorizationAction(responseCode string) ResponseAction {
 func (s *Spec) ReversalAction(responseCode string) ReversalAction { return s.reversal[responseCode] }
 
 // setActions lays a profile's codes over the table.
-func setActions[A ~uint8](table map[string]A, key string, codes map[string]string, names map[string]A, digits uint16, fault faultFunc) {
+func setActions[A ~uint8](table map[string]A, key string, codes map[string]string, names map[string]A, r rule, fault faultFunc) {
 	for _, code := range slices.Sorted(maps.Keys(codes)) {
 		at := key + "." + code
 		action, ok := names[codes[code]]
@@ -162,10 +162,17 @@ func setActions[A ~uint8](table map[string]A, key string, codes map[string]strin
 			fault(at, "one of %s, not %q", strings.Join(slices.Sorted(maps.Keys(names)), ", "), codes[code])
 			continue
 		}
-		if len(code) != int(digits) || alphanumeric.check(ResponseCode, code) != nil {
-			fault(at, "a response code is %d letters or digits", digits)
+		if len(code) != int(r.length) || checkFormat(r.format, ResponseCode, code) != nil {
+			fault(at, "a response code (DE 39) is %d %s", r.length, responseCodeUnit(r.format))
 			continue
 		}
 		table[code] = action
 	}
+}
+
+func responseCodeUnit(f format) string {
+	if f == numeric {
+		return "digits"
+	}
+	return "letters or digits"
 }

@@ -19,7 +19,7 @@ const tpdu = "6000120000"
 func framings(t testing.TB) map[string]iso8583.FramingConfig {
 	t.Helper()
 	all := map[string]iso8583.FramingConfig{}
-	for _, length := range []string{iso8583.LengthBinary2, iso8583.LengthASCII4} {
+	for _, length := range []string{iso8583.LengthBinary2, iso8583.LengthBinary4, iso8583.LengthASCII4, iso8583.LengthBCD2, iso8583.LengthVML} {
 		for _, includes := range []string{iso8583.IncludesNone, iso8583.IncludesHeader, iso8583.IncludesLength} {
 			for _, header := range []string{"", tpdu} {
 				if header == "" && includes == iso8583.IncludesHeader {
@@ -195,7 +195,7 @@ func TestS74_WrongIncludesIsDiagnosed(t *testing.T) {
 
 // counted is what the length counts besides the message, by the words of the profile.
 func counted(c iso8583.FramingConfig) int {
-	size := map[string]int{iso8583.LengthBinary2: 2, iso8583.LengthASCII4: 4}[c.Length]
+	size := map[string]int{iso8583.LengthBinary2: 2, iso8583.LengthBinary4: 4, iso8583.LengthASCII4: 4, iso8583.LengthBCD2: 2, iso8583.LengthVML: 4}[c.Length]
 	switch c.Includes {
 	case iso8583.IncludesHeader:
 		return len(c.Header) / 2

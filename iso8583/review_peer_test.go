@@ -46,8 +46,10 @@ type peerElement struct {
 	length int    // exact without dots, else the most; the sign of x not counted
 }
 
-var peerElements = func() (all []peerElement) {
-	words := strings.Fields(peerTable)
+var peerElements = parsePeerTable(peerTable)
+
+func parsePeerTable(table string) (all []peerElement) {
+	words := strings.Fields(table)
 	for i := 0; i < len(words); i += 2 {
 		number, _ := strconv.Atoi(words[i])
 		class := strings.TrimRight(words[i+1], ".0123456789")
@@ -58,7 +60,7 @@ var peerElements = func() (all []peerElement) {
 		all = append(all, peerElement{number, class, strings.Count(words[i+1], "."), length})
 	}
 	return all
-}()
+}
 
 // wireLength is the length with the sign.
 func (e peerElement) wireLength() int {
@@ -201,7 +203,11 @@ func valuesOf(m *iso8583.Message) map[int]string {
 
 // peerUnpack reads a message with the stock library.
 func peerUnpack(form iso8583.BitmapForm, body []byte) (mti string, values map[int]string, err error) {
-	m := moov.NewMessage(peerSpecs[form])
+	return stockUnpack(peerSpecs[form], body)
+}
+
+func stockUnpack(spec *moov.MessageSpec, body []byte) (mti string, values map[int]string, err error) {
+	m := moov.NewMessage(spec)
 	if err := m.Unpack(body); err != nil {
 		return "", nil, err
 	}

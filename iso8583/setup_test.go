@@ -9,6 +9,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/goccy/go-yaml"
 )
 
 const (
@@ -18,11 +20,13 @@ const (
 
 // golden is one file of testdata/golden: a message, and its bytes as they were written down without this package's help.
 type golden struct {
-	name   string
-	bitmap BitmapForm
-	mti    MTI
-	values map[Element]string // binary ones as bytes
-	body   []byte
+	name     string
+	dialect  Dialect
+	bitmap   BitmapForm
+	elements map[Element]ElementConfig
+	mti      MTI
+	values   map[Element]string // binary ones as bytes
+	body     []byte
 }
 
 func loadGolden(t testing.TB) []golden {
@@ -38,6 +42,26 @@ func loadGolden(t testing.TB) []golden {
 	return all
 }
 
+// loadDialects are the same for the dialects other than 1987 in ASCII.
+func loadDialects(t testing.TB) []golden {
+	t.Helper()
+	files, err := filepath.Glob("testdata/dialects/*.txt")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no golden frames: %v", err)
+	}
+	all := make([]golden, 0, len(files))
+	for _, file := range files {
+		all = append(all, readGolden(t, file))
+	}
+	return all
+}
+
+// spec is the golden frame's dialect.
+func (g golden) spec(t testing.TB) *Spec {
+	t.Helper()
+	return built(t, SpecConfig{Dialect: g.dialect, Bitmap: g.bitmap, Elements: g.elements})
+}
+
 func readGolden(t testing.TB, file string) golden {
 	t.Helper()
 	f, err := os.Open(file)
@@ -45,7 +69,7 @@ func readGolden(t testing.TB, file string) golden {
 		t.Fatal(err)
 	}
 	defer f.Close()
-	g := golden{name: strings.TrimSuffix(filepath.Base(file), ".txt"), values: map[Element]string{}}
+	g := golden{name: strings.TrimSuffix(filepath.Base(file), ".txt"), values: map[Element]string{}, elements: map[Element]ElementConfig{}}
 	inBody, lines := false, bufio.NewScanner(f)
 	for lines.Scan() {
 		key, value, _ := strings.Cut(lines.Text(), " ")
@@ -53,6 +77,15 @@ func readGolden(t testing.TB, file string) golden {
 		case inBody:
 			g.body = append(g.body, fromHex(t, lines.Text())...)
 		case key == "#":
+		case key == "dialect":
+			g.dialect = Dialect(value)
+		case key == "element": // its number, then an ElementConfig
+			number, config, _ := strings.Cut(value, " ")
+			var e Element
+			var c ElementConfig
+			noError(t, e.UnmarshalText([]byte(number)))
+			noError(t, yaml.UnmarshalWithOptions([]byte(config), &c, yaml.Strict()))
+			g.elements[e] = c
 		case key == "bitmap":
 			g.bitmap = BitmapForm(value)
 		case key == "mti":

@@ -5,17 +5,12 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-
-	moov "github.com/moov-io/iso8583"
-	"github.com/moov-io/iso8583/encoding"
-	"github.com/moov-io/iso8583/field"
-	"github.com/moov-io/iso8583/prefix"
 )
 
 // BitmapForm is how the bitmap stands on the wire.
 type BitmapForm string
 
-// The forms: 8 bytes, or 16 hexadecimal characters, for the first bitmap and again for the second where there is one.
+// The forms: 8 bytes, or 16 hexadecimal characters of the dialect's text, for the first bitmap and again for the second where there is one.
 const (
 	BitmapBinary BitmapForm = "binary"
 	BitmapHex    BitmapForm = "hex"
@@ -27,13 +22,21 @@ const (
 	maxFixed     = 999       // of an element without a length prefix
 )
 
-// SpecConfig is a dialect as a link profile has it: in what it differs from the built-in 1987 table. The zero value is that table.
+// SpecConfig is a dialect as a link profile has it: in what it differs from a built-in table. The zero value is the 1987 table in ASCII.
 type SpecConfig struct {
+	// File is a profile file, a SpecConfig of its own, over which the other keys are laid. Whoever loads the configuration reads it; Build
+	// does not.
+	File string `yaml:"file" base:"true"`
+	// Dialect is the built-in table: 1987-ascii (default), 1987-bcd, 1987-ebcdic, 1993-ascii or 1993-bcd.
+	Dialect Dialect `yaml:"dialect"`
 	// Bitmap is binary (default) or hex.
 	Bitmap BitmapForm `yaml:"bitmap"`
-	// MTIs are the message types accepted and sent; empty for the built-in list.
+	// MTIs are the message types accepted and sent; empty for the built-in list of the dialect's edition.
 	MTIs []string `yaml:"mtis"`
-	// Elements are data elements whose format or length is not the standard's, by number.
+	// ResponseMTIs are the types of answers that are not the standard's, by the type of the request without its repeat digit: 1460 answered
+	// by 1480, or 0370 by 0360.
+	ResponseMTIs map[string]string `yaml:"response_mtis"`
+	// Elements are data elements whose format, length or coding is not the table's, by number.
 	Elements map[Element]ElementConfig `yaml:"elements"`
 	// ResponseCodes add to or replace what a response code (DE 39) means for an authorisation: approved, partially_approved,
 	// declined, still_working, not_signed_on or outcome_unknown.
@@ -42,7 +45,7 @@ type SpecConfig struct {
 	ReversalResponseCodes map[string]string `yaml:"reversal_response_codes"`
 }
 
-// ElementConfig is one data element of a dialect; what is left out is as in the 1987 table.
+// ElementConfig is one data element of a dialect; what is left out is as in the dialect's table.
 type ElementConfig struct {
 	// Format is n, an, ans, z, x+n, b or tlv.
 	Format string `yaml:"format"`
@@ -50,56 +53,64 @@ type ElementConfig struct {
 	Length int `yaml:"length"`
 	// Prefix is fixed, l, ll or lll: how many digits of length stand in front.
 	Prefix string `yaml:"prefix"`
+	// Encoding is ascii, ebcdic or bcd for text, of which only n, z and x+n can be bcd; binary for b and tlv.
+	Encoding string `yaml:"encoding"`
+	// LengthEncoding is ascii, ebcdic, bcd or binary. A binary length is one byte for l and ll, two for lll.
+	LengthEncoding string `yaml:"length_encoding"`
+	// LengthUnit is what the length in front of a bcd value counts: digits (default) or bytes.
+	LengthUnit string `yaml:"length_unit"`
+	// Filler is what fills the half byte that an odd number of bcd digits leaves: left-zero or right-f.
+	Filler string `yaml:"filler"`
 	// Absent tells that the dialect does not have the element: a message with it is refused.
 	Absent bool `yaml:"absent"`
 }
 
-// DefaultSpecConfig is the built-in 1987 table with a binary bitmap.
-func DefaultSpecConfig() SpecConfig { return SpecConfig{Bitmap: BitmapBinary} }
+// DefaultSpecConfig is the built-in 1987 table in ASCII. It says nothing, so that a profile's file or dialect is not overridden by it.
+func DefaultSpecConfig() SpecConfig { return SpecConfig{} }
 
 // Spec is a dialect, checked whole and read-only from then on: any number of goroutines may use it.
 type Spec struct {
+	dialect       *dialect
 	bitmap        BitmapForm
 	mtis          []MTI
-	rules         [elementNumber]rule // by element number
-	codec         *moov.MessageSpec
+	responses     map[MTI]MTI // by request without repeat digit, where the profile differs from the standard
+	requests      map[MTI]MTI // the same, by response
+	rules         [elementNumber]rule
+	exposures     [elementNumber]exposure
 	authorization map[string]ResponseAction
 	reversal      map[string]ReversalAction
 }
 
-// exposures and names of the 1987 table by element number: a profile cannot open what the table closes.
-var exposures, names = func() (x [elementNumber]exposure, n [elementNumber]string) {
-	for _, d := range table1987 {
-		x[d.element], n[d.element] = d.exposure, d.name
-	}
-	return x, n
-}()
-
-// Spec1987 is the built-in table. A form other than hex is binary.
+// Spec1987 is the built-in table of 1987 in ASCII. A form other than hex is binary.
 func Spec1987(bitmap BitmapForm) *Spec {
-	s := newSpec()
+	s := newSpec(&dialects[0])
 	if bitmap == BitmapHex {
 		s.bitmap = BitmapHex
 	}
-	s.codec = s.codecSpec()
 	return s
 }
 
-func newSpec() *Spec {
-	s := &Spec{bitmap: BitmapBinary, mtis: defaultMTIs, authorization: maps.Clone(authorizationActions), reversal: maps.Clone(reversalActions)}
-	for _, d := range table1987 {
-		s.rules[d.element] = rule{format: d.format, prefix: d.prefix, length: d.length}
+func newSpec(d *dialect) *Spec {
+	s := &Spec{dialect: d, bitmap: BitmapBinary, mtis: d.mtis, authorization: maps.Clone(d.authorization), reversal: maps.Clone(d.reversal)}
+	for _, line := range d.table {
+		s.rules[line.element] = d.ruleOf(line)
+		s.exposures[line.element] = line.exposure
 	}
 	return s
 }
 
 // Build checks the dialect and makes its Spec. The error joins every fault found, each beginning with the key it is at.
 func (c SpecConfig) Build() (*Spec, error) {
-	s := newSpec()
 	var faults []error
 	fault := func(key, form string, args ...any) {
 		faults = append(faults, fmt.Errorf("%s: "+form, append([]any{key}, args...)...))
 	}
+	d, ok := dialectNamed(c.Dialect)
+	if !ok {
+		fault("dialect", "one of %s, not %q", dialectNames, string(c.Dialect))
+		d = &dialects[0] // for the faults of the rest
+	}
+	s := newSpec(d)
 	switch c.Bitmap {
 	case BitmapBinary, BitmapHex:
 		s.bitmap = c.Bitmap
@@ -108,15 +119,15 @@ func (c SpecConfig) Build() (*Spec, error) {
 		fault("bitmap", "binary or hex, not %q", string(c.Bitmap))
 	}
 	s.setMTIs(c.MTIs, fault)
+	s.setResponseMTIs(c.ResponseMTIs, len(c.MTIs) == 0, fault)
 	for _, e := range slices.Sorted(maps.Keys(c.Elements)) {
 		s.setElement(e, c.Elements[e], fault)
 	}
-	setActions(s.authorization, "response_codes", c.ResponseCodes, responseActionsByName, s.rules[ResponseCode].length, fault)
-	setActions(s.reversal, "reversal_response_codes", c.ReversalResponseCodes, reversalActionsByName, s.rules[ResponseCode].length, fault)
+	setActions(s.authorization, "response_codes", c.ResponseCodes, responseActionsByName, s.rules[ResponseCode], fault)
+	setActions(s.reversal, "reversal_response_codes", c.ReversalResponseCodes, reversalActionsByName, s.rules[ResponseCode], fault)
 	if len(faults) > 0 {
 		return nil, errors.Join(faults...)
 	}
-	s.codec = s.codecSpec()
 	return s, nil
 }
 
@@ -140,90 +151,38 @@ func (s *Spec) setMTIs(texts []string, fault faultFunc) {
 	}
 }
 
-var prefixesByName = map[string]uint8{"fixed": fixed, "l": lvar, "ll": llvar, "lll": lllvar}
-
-// mostByPrefix is the greatest length by the digits of the prefix.
-var mostByPrefix = [...]int{fixed: maxFixed, lvar: 9, llvar: 99, lllvar: 999}
-
-func (s *Spec) setElement(e Element, c ElementConfig, fault faultFunc) {
-	key := fmt.Sprintf("elements.%d", uint8(e))
-	if !e.Valid() {
-		fault(key, "%w", errElementNumber)
-		return
-	}
-	if c.Absent {
-		if c.Format != "" || c.Prefix != "" || c.Length != 0 {
-			fault(key, "an absent element has no format, length or prefix")
-		}
-		s.rules[e] = rule{}
-		return
-	}
-	r := s.rules[e]
-	if c.Format != "" {
-		f, ok := formatsByName[c.Format]
-		if !ok {
-			fault(key+".format", "%s, not %q", formatNames, c.Format)
-			return
-		}
-		r.format = f
-	}
-	if c.Prefix != "" {
-		p, ok := prefixesByName[c.Prefix]
-		if !ok {
-			fault(key+".prefix", "fixed, l, ll or lll, not %q", c.Prefix)
-			return
-		}
-		r.prefix = p
-	}
-	length := c.Length
-	if length == 0 {
-		length = int(r.length)
-	}
-	if most := mostByPrefix[r.prefix]; length < 1 || length > most {
-		fault(key+".length", "1 to %d, not %d", most, length)
-		return
-	}
-	r.length = uint16(length)
-	s.rules[e] = r
-}
-
 // IsBinary tells whether the element holds bytes, set by SetBytes, and not text.
 func (s *Spec) IsBinary(e Element) bool {
 	return e.Valid() && s.rules[e].format.isBinary()
 }
 
-// Name is the standard's name of a data element; "" for one that cannot hold data.
-func (e Element) Name() string {
-	if !e.Valid() {
-		return ""
+// Edition is the edition of the standard that the dialect follows.
+func (s *Spec) Edition() Edition { return s.dialect.edition }
+
+// OriginalElement is the element that names the original message in a reversal or completion: DE 90, in 1993 DE 56.
+func (s *Spec) OriginalElement() Element {
+	if s.dialect.edition == Edition1993 {
+		return OriginalData1993
 	}
-	return names[e]
+	return OriginalData
 }
 
-// codecSpec is the same table for the codec underneath: no field of it pads, strips, sorts or reads numbers, so that it returns what
-// stood on the wire.
-func (s *Spec) codecSpec() *moov.MessageSpec {
-	bitmap := &field.Spec{Length: bitmapBytes, Description: "Bitmap", Enc: encoding.Binary, Pref: prefix.Binary.Fixed}
-	if s.bitmap == BitmapHex {
-		bitmap = &field.Spec{Length: bitmapBytes, Description: "Bitmap", Enc: encoding.BytesToASCIIHex, Pref: prefix.Hex.Fixed}
-	}
-	fields := map[int]field.Field{
-		0: field.NewString(&field.Spec{Length: mtiDigits, Description: "Message type indicator", Enc: encoding.ASCII, Pref: prefix.ASCII.Fixed}),
-		1: field.NewBitmap(bitmap),
-	}
-	prefixes := [...]prefix.Prefixer{fixed: prefix.ASCII.Fixed, lvar: prefix.ASCII.L, llvar: prefix.ASCII.LL, lllvar: prefix.ASCII.LLL}
-	for e := firstElement; e <= lastElement; e++ {
-		r := s.rules[e]
-		if r.format == noFormat {
-			continue
+// ElementName is the name of a data element in the dialect's edition; "" for one that cannot hold data.
+func (s *Spec) ElementName(e Element) string {
+	for i := range s.dialect.table {
+		if s.dialect.table[i].element == e {
+			return s.dialect.table[i].name
 		}
-		spec := &field.Spec{Length: int(r.length), Description: names[e], Enc: encoding.ASCII, Pref: prefixes[r.prefix]}
-		if r.format.isBinary() {
-			spec.Enc = encoding.Binary
-			fields[int(e)] = field.NewBinary(spec)
-			continue
-		}
-		fields[int(e)] = field.NewString(spec)
 	}
-	return &moov.MessageSpec{Name: "ISO 8583:1987", Fields: fields}
+	return ""
+}
+
+// Name is the name of a data element in the 1987 edition; "" for one that cannot hold data.
+func (e Element) Name() string {
+	for i := range table1987 {
+		if table1987[i].element == e {
+			return table1987[i].name
+		}
+	}
+	return ""
 }

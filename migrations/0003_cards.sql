@@ -36,6 +36,7 @@ ALTER TABLE duty VALIDATE CONSTRAINT duty_closed_with_state;
 ALTER TABLE duty ALTER COLUMN kind DROP DEFAULT;
 -- Answers and operators look a duty's own STAN up.
 CREATE INDEX duty_by_stan ON duty (link, stan) WHERE stan IS NOT NULL;
+CREATE INDEX duty_by_reference ON duty (client_reference) WHERE client_reference IS NOT NULL;
 
 -- Captures and partial reversals claim the approved amount when they are recorded; together they never exceed it.
 ALTER TABLE card_authorization
@@ -87,6 +88,8 @@ CREATE TABLE duplicate (
     original_id uuid,
     CONSTRAINT duplicate_source_known CHECK (source IN ('client', 'scheme'))
 );
+-- A timeline reads what was open, too.
+CREATE INDEX exception_by_subject ON exception (subject_id);
 CREATE INDEX duplicate_by_original ON duplicate (original_id);
 GRANT SELECT, INSERT ON duplicate TO schemegate_writer;
 CREATE TRIGGER duplicate_append_only BEFORE UPDATE OR DELETE ON duplicate FOR EACH ROW EXECUTE FUNCTION deny_change();

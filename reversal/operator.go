@@ -31,7 +31,7 @@ var (
 // ErrNotSuspended, or what is wrong with the reason.
 func Resume(ctx context.Context, tx pgx.Tx, id uuid.UUID, reason string, now time.Time) error {
 	reason = strings.TrimSpace(reason)
-	if err := checkReason(reason); err != nil {
+	if err := CheckReason(reason); err != nil {
 		return err
 	}
 	state, err := selectStateForUpdate(ctx, tx, id)
@@ -45,8 +45,9 @@ func Resume(ctx context.Context, tx pgx.Tx, id uuid.UUID, reason string, now tim
 	return updateResumed(ctx, tx, id, state, to, reason, now)
 }
 
-// checkReason never quotes the reason, which may hold what it must not.
-func checkReason(reason string) error {
+// CheckReason holds a person's reason against the rules of what is never erased: one line, bounded, without anything like a card
+// number. The error never quotes the reason, which may hold what it must not.
+func CheckReason(reason string) error {
 	switch {
 	case reason == "":
 		return errors.New("a reason is required")

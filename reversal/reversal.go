@@ -6,6 +6,10 @@
 //	owed -> acknowledged    by its own response only: done, or one of the profile's "nothing to undo" codes
 //	owed -> suspended       a format error or an unlisted code: sending the same bytes again cannot help; the hold stays
 //	suspended -> owed | acknowledged   by a person; acknowledged also by a response to an earlier attempt
+//	acknowledged -> owed    an approval that came after "nothing to undo", or after the duty was withdrawn: there is something now
+//
+// A duty is withdrawn, which closes it unsent, when its original turns out to be declined or never to have left. Whatever closed it,
+// and what it was closed as, stands in the row.
 //
 // Silence moves nothing: it is counted, and the next attempt comes later, with a growing, jittered gap. After the policy's
 // threshold a person is called (an exception), and the attempts go on. A duty is never dropped.
@@ -37,12 +41,14 @@ const (
 // Event is what happened to a duty.
 type Event string
 
-// The events of the machine. EventSilence is an attempt without a usable answer.
+// The events of the machine. EventSilence is an attempt without a usable answer, EventReopened an approval of what was closed as
+// nothing to undo.
 const (
 	EventAcknowledged Event = "acknowledged"
 	EventRefused      Event = "refused"
 	EventSilence      Event = "silence"
 	EventResumed      Event = "resumed"
+	EventReopened     Event = "reopened"
 )
 
 // Next is the machine as a pure function.
@@ -64,6 +70,10 @@ func Next(state State, event Event) (State, error) {
 		case EventResumed:
 			return Owed, nil
 		}
+	case Acknowledged:
+		if event == EventReopened {
+			return Owed, nil
+		}
 	}
 	return state, fmt.Errorf("reversal %s cannot take %s", state, event)
 }
@@ -81,9 +91,10 @@ const (
 	UnrequestedPartialApproval Reason = "unrequested_partial_approval"
 	Recovered                  Reason = "recovered_after_restart"
 	Swept                      Reason = "swept_past_deadline"
-	Customer                   Reason = "customer_cancellation" // asked for by the client
-	Undelivered                Reason = "answer_undelivered"    // asked for by the client: its answer could not be used at the point of service
-	Completion                 Reason = "completion"            // of a capture
+	Customer                   Reason = "customer_cancellation"   // asked for by the client
+	Undelivered                Reason = "answer_undelivered"      // asked for by the client: its answer could not be used at the point of service
+	LateApproval               Reason = "approved_after_decision" // the scheme approved what was certainly not sent
+	Completion                 Reason = "completion"              // of a capture
 )
 
 // ReversePolicy is the only silence policy of a card link.
@@ -100,6 +111,8 @@ type Policy struct {
 	AttentionAttempts int              `yaml:"attention_attempts"` // unacknowledged attempts before a person is called
 	AttentionAfter    configs.Duration `yaml:"attention_after"`    // from when the first 0420 is due; past it a person is called however few attempts there were
 	InFlight          int              `yaml:"in_flight"`          // reversals of one link on the wire at once
+
+	LateDeclineWithdraws bool `yaml:"late_decline_withdraws"` // a decline that comes late withdraws a reversal of which nothing was sent yet
 }
 
 // SetDefaults fills in all but the policy itself, which a profile must state.

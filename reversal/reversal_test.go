@@ -15,10 +15,12 @@ func TestMachine(t *testing.T) {
 	moves := map[reversal.State]map[reversal.Event]reversal.State{
 		reversal.Owed: {reversal.EventAcknowledged: reversal.Acknowledged, reversal.EventRefused: reversal.Suspended,
 			reversal.EventSilence: reversal.Owed},
-		reversal.Suspended: {reversal.EventAcknowledged: reversal.Acknowledged, reversal.EventResumed: reversal.Owed},
+		reversal.Suspended:    {reversal.EventAcknowledged: reversal.Acknowledged, reversal.EventResumed: reversal.Owed},
+		reversal.Acknowledged: {reversal.EventReopened: reversal.Owed},
 	}
 	for _, state := range []reversal.State{reversal.Owed, reversal.Acknowledged, reversal.Suspended, "unheard of"} {
-		for _, event := range []reversal.Event{reversal.EventAcknowledged, reversal.EventRefused, reversal.EventSilence, reversal.EventResumed, "unheard of"} {
+		for _, event := range []reversal.Event{reversal.EventAcknowledged, reversal.EventRefused, reversal.EventSilence, reversal.EventResumed,
+			reversal.EventReopened, "unheard of"} {
 			want, allowed := moves[state][event]
 			got, err := reversal.Next(state, event)
 			if allowed && (err != nil || got != want) {

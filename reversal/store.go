@@ -87,7 +87,7 @@ func OweFrom(source string) string {
 // now is, with the state it had in from_state.
 func ResolveFrom(source, ids string) string {
 	return `
-	WITH was AS MATERIALIZED (SELECT id, state, attempts, next_at FROM duty WHERE id = ANY(` + ids + `) FOR UPDATE)
+	WITH was AS MATERIALIZED (SELECT id, state, attempts, next_at FROM duty WHERE id = ANY(` + ids + `) FOR NO KEY UPDATE)
 	UPDATE duty r SET
 		state = CASE WHEN u.outcome IN (` + closings + `) THEN 'acknowledged' WHEN u.outcome = 'refused' THEN 'suspended' ELSE r.state END,
 		closed_as = CASE WHEN u.outcome IN (` + closings + `) THEN u.outcome END,
@@ -121,7 +121,7 @@ func Claim(ctx context.Context, tx pgx.Tx, link string, epoch int64, now, claimU
 			WHERE r.state = 'owed' AND r.link = @link AND r.next_at <= @now
 			AND NOT EXISTS (SELECT FROM duty e WHERE e.authorization_id = r.authorization_id AND e.state = 'owed'
 				AND (e.created_at, e.number) < (r.created_at, r.number))
-			ORDER BY r.next_at LIMIT @limit FOR UPDATE OF r SKIP LOCKED
+			ORDER BY r.next_at LIMIT @limit FOR NO KEY UPDATE OF r SKIP LOCKED
 		)
 		UPDATE duty d SET attempts = d.attempts + 1, next_at = @claim_until, claim_epoch = @epoch, updated_at = @now
 		FROM due WHERE d.id = due.id
@@ -196,16 +196,17 @@ func NextDue(ctx context.Context, db Querier, link string) (time.Time, error) {
 // Backlog is what one link still has to undo.
 type Backlog struct {
 	Link      string
+	Kind      Kind
 	State     State
 	Count     int64
 	OldestAt  time.Time
 	Attention int64 // of Count, those a person has been called for
 }
 
-// SelectBacklog counts open duties by link and state.
+// SelectBacklog counts open duties by link, kind and state.
 func SelectBacklog(ctx context.Context, db Querier) ([]Backlog, error) {
-	rows, err := db.Query(ctx, `SELECT link, state, count(*), min(created_at), count(*) FILTER (WHERE needs_attention)
-		FROM duty WHERE state <> 'acknowledged' GROUP BY link, state ORDER BY link, state`)
+	rows, err := db.Query(ctx, `SELECT link, kind, state, count(*), min(created_at), count(*) FILTER (WHERE needs_attention)
+		FROM duty WHERE state <> 'acknowledged' GROUP BY link, kind, state ORDER BY link, kind, state`)
 	if err != nil {
 		return nil, fmt.Errorf("select reversal backlog: %w", err)
 	}

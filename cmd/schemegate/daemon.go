@@ -51,7 +51,7 @@ func serve(stop, cut context.Context, c config, log *zap.Logger, ready chan<- ad
 		return err
 	}
 	defer a.Close()
-	admin, err := api.NewAdmin(c.Admin, readinessChecks(d.pool, g, stop), registry, log)
+	admin, err := api.NewAdmin(c.Admin, readinessChecks(d.pool, g, stop), g.Links, registry, log)
 	if err != nil {
 		return err
 	}

@@ -36,7 +36,11 @@ type program struct {
 	CheckConfig checkConfigCommand `cmd:"" help:"Check a configuration and name everything wrong with it at once."`
 	Migrate     migrateCommand     `cmd:"" help:"Bring the database up to this program's schema."`
 	Ledger      ledgerCommand      `cmd:"" help:"Read and prove the books."`
-	Reversals   reversalsCommand   `cmd:"" help:"See what is still to be undone, and resume what a scheme refused."`
+	Track       trackCommand       `cmd:"" help:"Show everything known about a reference, as a timeline."`
+	Links       linksCommand       `cmd:"" help:"See how the links stand; hold, resume, sign on and off."`
+	Exceptions  exceptionsCommand  `cmd:"" help:"See what needs a person."`
+	Duties      dutiesCommand      `cmd:"" aliases:"reversals" help:"See what is still owed to a scheme, and resume what it refused."`
+	Spec        specCommand        `cmd:"" help:"Check the profile of a scheme, and explain messages."`
 	Sim         simCommand         `cmd:"" help:"Play the other side."`
 	Keys        keysCommand        `cmd:"" help:"Make keys of the card number vault."`
 	APIKey      apiKeyCommand      `cmd:"" name:"api-key" help:"Make bearer keys of the API."`
@@ -47,6 +51,7 @@ type program struct {
 type process struct {
 	ctx    context.Context // ends with the first signal
 	cut    context.Context // ends with the second one
+	stdin  io.Reader
 	stdout io.Writer
 	stderr io.Writer
 }
@@ -56,7 +61,7 @@ var errFound = errors.New("faults were found")
 
 func main() {
 	ctx, cut, release := signals()
-	code := run(process{ctx: ctx, cut: cut, stdout: os.Stdout, stderr: os.Stderr}, os.Args[1:])
+	code := run(process{ctx: ctx, cut: cut, stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr}, os.Args[1:])
 	release()
 	os.Exit(code)
 }

@@ -16,6 +16,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/schemegate/schemegate/configs"
+	"github.com/schemegate/schemegate/gateway"
 )
 
 const (
@@ -57,7 +58,7 @@ type Admin struct {
 }
 
 // NewAdmin listens; Run serves. Every check runs for each look at /readyz.
-func NewAdmin(config AdminConfig, checks []Check, metrics prometheus.Gatherer, log *zap.Logger) (*Admin, error) {
+func NewAdmin(config AdminConfig, checks []Check, links func() []gateway.LinkView, metrics prometheus.Gatherer, log *zap.Logger) (*Admin, error) {
 	listener, err := net.Listen("tcp", config.Listen)
 	if err != nil {
 		return nil, fmt.Errorf("listen for administration: %w", err)
@@ -67,6 +68,7 @@ func NewAdmin(config AdminConfig, checks []Check, metrics prometheus.Gatherer, l
 		write(w, http.StatusOK, contentJSON, []byte(`{"ok":true}`))
 	})
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, r *http.Request) { serveReadiness(w, r, checks) })
+	mux.HandleFunc("GET /links", serveLinks(links))
 	mux.Handle("GET /metrics", promhttp.HandlerFor(metrics, promhttp.HandlerOpts{MaxRequestsInFlight: maxScrapes}))
 	mux.HandleFunc("/debug/pprof/", pprof.Index)
 	mux.HandleFunc("/debug/pprof/profile", pprof.Profile)

@@ -340,7 +340,9 @@ func TestSchemasNameTheFieldsOfTheirStructs(t *testing.T) {
 	t.Parallel()
 	all := schemas()
 	for name, v := range map[string]any{"AuthorizationRequest": gateway.AuthorizationRequest{}, "Reversal": gateway.ReversalView{},
-		"Link": linkBody{}, "Exception": gateway.Exception{}, "Account": accountBody{}, "Balance": balanceBody{}, "Entry": entryBody{}} {
+		"Link": linkBody{}, "Exception": gateway.Exception{}, "Account": accountBody{}, "Balance": balanceBody{}, "Entry": entryBody{},
+		"CaptureRequest": gateway.CaptureRequest{}, "ReversalRequest": gateway.ReversalRequest{}, "Duty": gateway.DutyView{}, "LinkRequest": gateway.LinkRequest{},
+		"Duplicate": gateway.Duplicate{}, "Timeline": gateway.Timeline{}, "TimelineStep": gateway.TimelineStep{}, "NextStep": gateway.NextStep{}} {
 		sameMembers(t, name, reflect.TypeOf(v), all[name])
 	}
 }
@@ -350,6 +352,17 @@ func sameMembers(t *testing.T, at string, structure reflect.Type, schema *huma.S
 	var members []string
 	for i := range structure.NumField() {
 		name, _, _ := strings.Cut(structure.Field(i).Tag.Get("json"), ",")
+		if structure.Field(i).Anonymous {
+			embedded := structure.Field(i).Type
+			for n := range embedded.NumField() {
+				inner, _, _ := strings.Cut(embedded.Field(n).Tag.Get("json"), ",")
+				members = append(members, inner)
+				if schema.Properties[inner] == nil {
+					t.Errorf("%s.%s is not in the document", at, inner)
+				}
+			}
+			continue
+		}
 		if name == "" {
 			continue
 		}
@@ -455,7 +468,7 @@ func TestAdminListener(t *testing.T) {
 			return nil
 		}},
 	}
-	admin, err := NewAdmin(AdminConfig{Listen: "127.0.0.1:0"}, checks, reg, zap.New(core))
+	admin, err := NewAdmin(AdminConfig{Listen: "127.0.0.1:0"}, checks, func() []gateway.LinkView { return nil }, reg, zap.New(core))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -6,8 +6,6 @@ import (
 	"io"
 	"net/http"
 
-	"github.com/google/uuid"
-
 	"github.com/schemegate/schemegate/gateway"
 )
 
@@ -21,11 +19,17 @@ func (a *API) postAuthorization(w http.ResponseWriter, r *http.Request, c caller
 	if err != nil {
 		return err
 	}
+	writeAnswer(w, answer)
+	return nil
+}
+
+// writeAnswer writes what is stored, byte for byte.
+func writeAnswer(w http.ResponseWriter, answer gateway.Answer) {
 	header := w.Header()
 	if answer.Replayed {
 		header.Set("Idempotent-Replayed", "true")
 	}
-	if answer.Status == http.StatusCreated || answer.Status == http.StatusAccepted {
+	if answer.Resource != "" && (answer.Status == http.StatusCreated || answer.Status == http.StatusAccepted) {
 		header.Set("Location", answer.Resource)
 	}
 	contentType := contentJSON
@@ -33,35 +37,43 @@ func (a *API) postAuthorization(w http.ResponseWriter, r *http.Request, c caller
 		contentType = contentProblem
 	}
 	write(w, answer.Status, contentType, answer.Body)
-	return nil
 }
 
 // readCall takes the request apart; nothing of it reaches the gateway before all of it can be read.
 func (a *API) readCall(w http.ResponseWriter, r *http.Request, c caller) (gateway.AuthorizeCall, error) {
 	call := gateway.AuthorizeCall{Tenant: c.tenant}
-	if len(r.Header.Values("Idempotency-Key")) == 0 {
-		a.metrics.withoutKey.Inc()
-	}
-	var err error
-	if call.IdempotencyKey, err = idempotencyKey(r.Header); err != nil {
-		return call, err
-	}
-	if call.Wait, err = preferredWait(r.Header); err != nil {
-		return call, err
-	}
-	if err := checkJSON(r.Header); err != nil {
-		return call, err
-	}
-	if r.URL.RawQuery != "" {
-		return call, gateway.Errorf(gateway.CodeMalformedParameter, nil, "this route takes no parameters")
-	}
-	body, err := a.readBody(w, r)
+	key, body, err := a.readPost(w, r)
 	defer clear(body) // track, PIN block and ICC data live no longer than they must
 	if err != nil {
 		return call, err
 	}
+	call.IdempotencyKey = key
+	if call.Wait, err = preferredWait(r.Header); err != nil {
+		return call, err
+	}
 	call.Request, err = gateway.ParseAuthorizationRequest(body)
 	return call, err
+}
+
+// readPost reads what every POST has: a key and a body, and no parameters.
+func (a *API) readPost(w http.ResponseWriter, r *http.Request) (key string, body []byte, err error) {
+	if len(r.Header.Values("Idempotency-Key")) == 0 {
+		a.metrics.withoutKey.Inc()
+	}
+	if key, err = idempotencyKey(r.Header); err != nil {
+		return "", nil, err
+	}
+	if _, err := preferredWait(r.Header); err != nil {
+		return "", nil, err
+	}
+	if err := checkJSON(r.Header); err != nil {
+		return "", nil, err
+	}
+	if r.URL.RawQuery != "" {
+		return "", nil, gateway.Errorf(gateway.CodeMalformedParameter, nil, "this route takes no parameters")
+	}
+	body, err = a.readBody(w, r)
+	return key, body, err
 }
 
 // readBody reads the body within its bounds of size and time.
@@ -86,9 +98,9 @@ func (a *API) readBody(w http.ResponseWriter, r *http.Request) ([]byte, error) {
 
 // getAuthorization shows the present of one authorisation.
 func (a *API) getAuthorization(w http.ResponseWriter, r *http.Request, c caller) error {
-	id, err := uuid.Parse(r.PathValue("id"))
-	if err != nil || len(r.PathValue("id")) != uuidTextLength {
-		return &gateway.Error{Code: gateway.CodeNotFound}
+	id, err := pathID(r)
+	if err != nil {
+		return err
 	}
 	authorization, err := a.gateway.Authorization(r.Context(), c.tenant, id)
 	if err != nil {

@@ -36,8 +36,9 @@ func NewKey(tenant, name string) (key string, entry Key, err error) {
 
 // caller is who a request comes from, as its key says.
 type caller struct {
-	tenant  string
-	keyName string
+	tenant   string
+	keyName  string
+	operator bool
 }
 
 // keyring knows the callers by the hashes of their keys.
@@ -54,7 +55,7 @@ func newKeyring(keys []Key) (keyring, error) {
 			return nil, fmt.Errorf("read key %d: its hash is not a SHA-256", i)
 		}
 		copy(ring[i].hash[:], hash)
-		ring[i].caller = caller{tenant: key.Tenant, keyName: key.Name}
+		ring[i].caller = caller{tenant: key.Tenant, keyName: key.Name, operator: key.Operator}
 	}
 	return ring, nil
 }

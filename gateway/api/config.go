@@ -40,6 +40,8 @@ type Key struct {
 	Tenant string `yaml:"tenant"`
 	Name   string `yaml:"name"`   // shown in logs, so that a key can be found and withdrawn
 	SHA256 string `yaml:"sha256"` // 64 hexadecimal digits, of the key's text
+	// Operator lets the key decide about links: hold, resume, sign on and off.
+	Operator bool `yaml:"operator"`
 }
 
 // DefaultConfig has everything but keys.

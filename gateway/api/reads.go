@@ -7,63 +7,8 @@ import (
 	"time"
 
 	"github.com/schemegate/schemegate/gateway"
-	"github.com/schemegate/schemegate/gateway/link"
 	"github.com/schemegate/schemegate/ledger"
 )
-
-// linkBody is a link as operators see it. Counts are since the daemon's start.
-type linkBody struct {
-	Name                 string     `json:"name"`
-	Address              string     `json:"address"`
-	State                link.State `json:"state"`
-	Since                time.Time  `json:"since"`
-	Connected            bool       `json:"connected"`
-	SignedOn             bool       `json:"signed_on"`
-	Pending              int        `json:"pending"`
-	LastReceivedAt       *time.Time `json:"last_received_at"`
-	EchoRoundTripSeconds *float64   `json:"echo_round_trip_seconds"`
-	LastDown             *downBody  `json:"last_down"`
-	FramesSent           uint64     `json:"frames_sent"`
-	FramesReceived       uint64     `json:"frames_received"`
-	KeepAlives           uint64     `json:"keep_alives"`
-	Unmatched            uint64     `json:"unmatched"`
-	Reconnects           uint64     `json:"reconnects"`
-	AnswersDropped       uint64     `json:"answers_dropped"`
-}
-
-type downBody struct {
-	Reason link.DownReason `json:"reason"`
-	Cause  string          `json:"cause,omitempty"`
-	At     time.Time       `json:"at"`
-}
-
-// listLinks shows the links of the daemon; they are the same for every tenant.
-func (a *API) listLinks(w http.ResponseWriter, r *http.Request, _ caller) error {
-	if err := parseQuery(r, nil).err(); err != nil {
-		return err
-	}
-	statuses := a.gateway.Links()
-	items := make([]linkBody, len(statuses))
-	for i, s := range statuses {
-		items[i] = linkBody{
-			Name: s.Name, Address: s.Address, State: s.State, Since: s.Since.UTC(), Connected: s.Connected, SignedOn: s.SignedOn,
-			Pending: s.Pending, FramesSent: s.FramesSent, FramesReceived: s.FramesReceived, KeepAlives: s.KeepAlives,
-			Unmatched: s.Unmatched, Reconnects: s.Reconnects, AnswersDropped: s.AnswersDropped,
-		}
-		if !s.LastReceived.IsZero() {
-			at := s.LastReceived.UTC()
-			items[i].LastReceivedAt = &at
-		}
-		if s.EchoRoundTrip > 0 {
-			seconds := s.EchoRoundTrip.Seconds()
-			items[i].EchoRoundTripSeconds = &seconds
-		}
-		if s.LastDown != "" {
-			items[i].LastDown = &downBody{Reason: s.LastDown, Cause: s.LastDownCause, At: s.LastDownAt.UTC()}
-		}
-	}
-	return writeList(w, items, "")
-}
 
 // listExceptions shows the tenant's open exceptions, newest first.
 func (a *API) listExceptions(w http.ResponseWriter, r *http.Request, c caller) error {

@@ -19,6 +19,16 @@ func schemas() map[string]*huma.Schema {
 		"Account":              accountSchema(),
 		"Balance":              balanceSchema(),
 		"Entry":                entrySchema(),
+		"CaptureRequest":       captureRequestSchema(),
+		"ReversalRequest":      reversalRequestSchema(),
+		"Duty":                 dutySchema(),
+		"CardBalance":          cardBalanceSchema(),
+		"LinkRequest":          linkRequestSchema(),
+		"LinkControl":          linkControlSchema(),
+		"Duplicate":            duplicateSchema(),
+		"Timeline":             timelineSchema(),
+		"TimelineStep":         timelineStepSchema(),
+		"NextStep":             nextStepSchema(),
 	}
 }
 
@@ -68,21 +78,21 @@ func authorizationRequestSchema() *huma.Schema {
 		name_location: DE 43, at most 40 characters.
 		mcc: Merchant category code (DE 18).`))
 	pos := strict(describe(objectSchema(map[string]*huma.Schema{
-		"entry_mode": textSchema("^[0-9]{3}$"), "condition_code": textSchema("^[0-9]{2}$"),
-	}, "entry_mode", "condition_code"), `
-		entry_mode: DE 22.
-		condition_code: DE 25.`))
+		"entry_mode": textSchema("^([0-9]{3}|[0-9A-Za-z]{12})$"), "condition_code": textSchema("^[0-9]{2}$"),
+	}, "entry_mode"), `
+		entry_mode: DE 22; 12 characters for a link of the 1993 edition.
+		condition_code: DE 25; required by a link of the 1987 edition.`))
 	return strict(describe(objectSchema(map[string]*huma.Schema{
 		"client_reference": textSchema(referenceForm.String()), "order_reference": textSchema(referenceForm.String()),
-		"type":   word(string(gateway.Purchase), string(gateway.Preauthorization), string(gateway.Cash)),
+		"type":   word(string(gateway.Purchase), string(gateway.Preauthorization), string(gateway.Cash), string(gateway.Refund), string(gateway.BalanceInquiry)),
 		"amount": textSchema(`^[0-9]{1,12}(\.[0-9]+)?$`), "currency": textSchema("^[A-Z]{3}$"),
 		"card": card, "merchant": merchant, "pos": pos,
 		"acquirer_id": textSchema("^[0-9]{1,11}$"), "partial_approval": flag(), "link": textSchema(linkForm.String()),
 		"elements": {Type: huma.TypeObject, AdditionalProperties: text()},
-	}, "client_reference", "type", "amount", "currency", "card", "merchant", "pos"), `
+	}, "client_reference", "type", "currency", "card", "merchant", "pos"), `
 		client_reference: The client's own name for this attempt, unique for ever.
 		order_reference: Groups the attempts of one order.
-		amount: Decimal text in the major unit, such as "10.50" (DE 4).
+		amount: Decimal text in the major unit, such as "10.50" (DE 4). Required, but for a balance inquiry, which has none.
 		currency: ISO 4217, such as EUR (DE 49).
 		acquirer_id: DE 32; the link's own when absent.
 		partial_approval: Whether an approval of a lower amount is taken. Without it such an answer is reversed.
@@ -107,6 +117,9 @@ func authorizationSchema() *huma.Schema {
 		"response_code": text(), "approval_code": text(), "stan": text(), "rrn": text(), "transmission_date_time": text(),
 		"link": text(), "type": text(), "amount": text(), "approved_amount": text(), "currency": text(),
 		"client_reference": text(), "order_reference": text(), "pan": text(), "reversal": refSchema("Reversal"),
+		"captured_amount": text(), "reversed_amount": text(), "returned_amount": text(), "remaining_amount": text(),
+		"balances": {Type: huma.TypeArray, Items: refSchema("CardBalance")}, "captures": {Type: huma.TypeArray, Items: refSchema("Duty")},
+		"reversals":  {Type: huma.TypeArray, Items: refSchema("Duty")},
 		"created_at": moment(), "updated_at": moment(),
 	}, "id", "state", "outcome", "state_version", "sent", "stan", "rrn", "transmission_date_time", "link", "type", "amount",
 		"currency", "client_reference", "pan", "created_at", "updated_at"), `
@@ -120,12 +133,19 @@ func authorizationSchema() *huma.Schema {
 		transmission_date_time: DE 7, UTC, MMDDhhmmss.
 		approved_amount: Lower than amount after a partial approval.
 		pan: Masked.
-		reversal: There when the authorisation is owed to be undone.`)
+		captured_amount: Completed by captures, or moved by a financial approval.
+		reversed_amount: Taken back by partial reversals.
+		returned_amount: Of what was captured, undone since.
+		remaining_amount: Of an approved hold, what can still be captured or taken back.
+		balances: As a balance inquiry's answer named them (DE 54).
+		reversal: There when the authorisation is owed to be undone.
+		captures: In a read of this authorisation alone.
+		reversals: Of a part, or of a capture; in a read of this authorisation alone.`)
 }
 
 func reversalSchema() *huma.Schema {
 	return describe(objectSchema(map[string]*huma.Schema{
-		"id": id(), "state": word("owed", "acknowledged", "suspended"), "attempts": integerSchema(0, 0), "next_at": orNull(moment()),
+		"id": id(), "state": word("owed", "acknowledged", "suspended"), "closed_as": closedAs(), "attempts": integerSchema(0, 0), "next_at": orNull(moment()),
 		"reason": text(), "response_code": text(), "needs_attention": flag(),
 	}, "id", "state", "attempts", "next_at", "reason"), `
 		state: owed is being delivered; suspended waits for a person, and the hold stays.
@@ -148,17 +168,34 @@ func problemSchema() *huma.Schema {
 }
 
 func linkSchema() *huma.Schema {
+	s := lineSchema()
+	for name, property := range map[string]*huma.Schema{"name": text(), "held": flag(), "planned_sign_off": flag(), "reason": text(),
+		"business_date": {Type: huma.TypeString, Format: "date"}, "lines": {Type: huma.TypeArray, Items: lineSchema()}} {
+		s.Properties[name] = property
+	}
+	s.Required = append(s.Required, "name", "held", "planned_sign_off", "lines")
+	return describe(s, `
+		held: No new requests are taken, by a person's decision.
+		planned_sign_off: Signed off by a person's decision, until it is signed on again.
+		reason: Of the last decision.
+		business_date: As the scheme's last cutover notice gave it.
+		lines: The link's own values are those of its best line, with counts of all.`)
+}
+
+func lineSchema() *huma.Schema {
 	down := objectSchema(map[string]*huma.Schema{"reason": text(), "cause": text(), "at": moment()}, "reason", "at")
 	return describe(objectSchema(map[string]*huma.Schema{
-		"name": text(), "address": text(), "state": word("down", "connecting", "signing_on", "signed_on", "signed_off", "signing_off"),
-		"since": moment(), "connected": flag(), "signed_on": flag(), "pending": integerSchema(0, 0), "last_received_at": orNull(moment()),
-		"echo_round_trip_seconds": orNull(&huma.Schema{Type: huma.TypeNumber}), "last_down": orNull(down),
-		"frames_sent": integerSchema(0, 0), "frames_received": integerSchema(0, 0), "keep_alives": integerSchema(0, 0),
-		"unmatched": integerSchema(0, 0), "reconnects": integerSchema(0, 0), "answers_dropped": integerSchema(0, 0),
-	}, "name", "address", "state", "since", "connected", "signed_on", "pending"), `
+		"address": text(), "state": word("down", "connecting", "signing_on", "signed_on", "signed_off", "signing_off"),
+		"since": moment(), "connected": flag(), "signed_on": flag(), "signed_off_by": word("peer", "planned"), "pending": integerSchema(0, 0),
+		"last_received_at": orNull(moment()), "echo_round_trip_seconds": orNull(&huma.Schema{Type: huma.TypeNumber}), "last_down": orNull(down),
+		"certificate_until": moment(), "frames_sent": integerSchema(0, 0), "frames_received": integerSchema(0, 0), "keep_alives": integerSchema(0, 0),
+		"unmatched": integerSchema(0, 0), "reconnects": integerSchema(0, 0), "answers_dropped": integerSchema(0, 0), "throttled": integerSchema(0, 0),
+	}, "address", "state", "since", "connected", "signed_on", "pending"), `
 		signed_on: Financial traffic flows.
 		pending: Requests on the wire without an answer.
-		unmatched: Messages that no waiting request asked for.`)
+		unmatched: Messages that no waiting request asked for.
+		certificate_until: When the peer's certificate or ours ends.
+		throttled: How often reading paused, since the peer sends more than its budgets.`)
 }
 
 func exceptionSchema() *huma.Schema {

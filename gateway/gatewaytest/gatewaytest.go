@@ -277,6 +277,7 @@ type View struct {
 	Reversal        *struct {
 		ID             uuid.UUID  `json:"id"`
 		State          string     `json:"state"`
+		ClosedAs       string     `json:"closed_as"`
 		Attempts       int        `json:"attempts"`
 		NextAt         *time.Time `json:"next_at"`
 		Reason         string     `json:"reason"`

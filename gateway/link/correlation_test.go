@@ -290,8 +290,8 @@ func TestC7_ReversalNeverOvertakesItsOriginal(t *testing.T) {
 		}
 		return nil
 	}, Options{})
-	for stan := 1; stan <= 20; stan++ {
-		if _, err := exchange(l, request(iso8583.MTIAuthorizationRequest, stan, "T1"), 5*time.Millisecond); !errors.Is(err, ErrTimeout) {
+	for stan := 1; stan <= 8; stan++ {
+		if _, err := exchange(l, request(iso8583.MTIAuthorizationRequest, stan, "T1"), 200*time.Millisecond); !errors.Is(err, ErrTimeout) {
 			t.Fatalf("error %v, want the timeout", err)
 		}
 		if _, err := exchange(l, request(0x0420, stan, "T1"), patience); err != nil {

@@ -13,6 +13,7 @@ var (
 	ErrKeyInFlight    error = &notSentError{text: "a call with the same correlation key is in flight"}
 	ErrTooManyPending error = &notSentError{text: "link has as many pending calls as max_pending allows"}
 	ErrExpired        error = &notSentError{text: "the time to send was over before the write"}
+	ErrRateLimited    error = &notSentError{text: "max_rate of the link's lines leaves no place before the time to send is over"}
 )
 
 // ErrTimeout is returned when a request was written, wholly or in part, and its deadline passed without an answer.
@@ -59,17 +60,23 @@ const (
 	DownSignOnFailed   DownReason = "sign_on_failed"  // our 0800 could not be built or sent
 	DownSignOnRefused  DownReason = "sign_on_refused" // 0810 with another DE 39 than 00
 	DownSignOnTimeout  DownReason = "sign_on_timeout"
-	DownPeerClosed     DownReason = "peer_closed" // an orderly end between two frames
+	DownPeerClosed     DownReason = "peer_closed"          // an orderly end between two frames
+	DownCutFrame       DownReason = "peer_closed_in_frame" // an end within a frame
+	DownReset          DownReason = "reset"                // the peer's system threw the connection away
+	DownTLSFailed      DownReason = "tls_failed"           // no handshake; the cause tells whose certificate, and what about it
+	DownTLSAlert       DownReason = "tls_alert"            // the peer ended an established TLS session by an alert
 	DownReadFailed     DownReason = "read_failed"
 	DownBadFrame       DownReason = "bad_frame" // a length that makes no sense: the stream cannot be read any further
 	DownWriteFailed    DownReason = "write_failed"
 	DownWriteTimeout   DownReason = "write_timeout"
 	DownPeerSilent     DownReason = "peer_silent" // nothing received, echoes unanswered
+	DownFlood          DownReason = "flood"       // more keep-alives and unreadable frames than budgets.useless_frames
 	DownShutdown       DownReason = "shutdown"
 )
 
 // downReasons are all of them, for metrics that show a zero before the first event.
 var downReasons = []DownReason{
 	DownConnectFailed, DownConnectTimeout, DownSignOnFailed, DownSignOnRefused, DownSignOnTimeout, DownPeerClosed,
-	DownReadFailed, DownBadFrame, DownWriteFailed, DownWriteTimeout, DownPeerSilent, DownShutdown,
+	DownCutFrame, DownReset, DownTLSFailed, DownTLSAlert, DownReadFailed, DownBadFrame, DownWriteFailed, DownWriteTimeout,
+	DownPeerSilent, DownFlood, DownShutdown,
 }

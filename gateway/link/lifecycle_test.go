@@ -183,7 +183,7 @@ func TestC8_EndUnderInboundTrafficLeaksNothing(t *testing.T) {
 		l, stop := runLink(t, cfg, Options{})
 		eventually(t, "traffic flows", func() bool { return l.Status().Unmatched > 0 })
 		l.mu.Lock()
-		s := l.socket
+		s := l.lines[0].socket
 		l.mu.Unlock()
 		if s != nil {
 			s.giveUp(DownReadFailed, errors.New("closed under traffic"))

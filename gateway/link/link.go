@@ -1,16 +1,20 @@
-// Package link keeps one ISO 8583 connection to a scheme and exchanges messages over it.
+// Package link keeps the connections to one ISO 8583 scheme and exchanges messages over them.
 //
-// A link is Go's net/rpc client with an ISO key: one socket has one reader, one write lock and one bounded map of pending calls.
+// A link has one or more lines with the same profile. A line is Go's net/rpc client with an ISO key: one socket has one reader and one
+// write lock; the bounded map of pending calls is the link's, so that a key is in flight once on all lines, and an answer finds its
+// call whatever line it comes on.
 //
 // It promises three outcomes for every exchange, within the call's own deadline: an answer; certainly not sent (NotSent is true:
-// no write was begun); or unknown (everything else: at least one byte may be on its way). It sends a request at most once, delivers
-// an answer only to the call whose key it carries, and hands on every other message it received instead of dropping it. It dials
-// for ever, signs on, finds a silent peer by echo, and gives up a socket as soon as it cannot be trusted: after a failed or partial
-// write, after a frame whose length makes no sense, after unanswered echoes.
+// no write was begun); or unknown (everything else: at least one byte may be on its way). It sends a request at most once: another
+// line is tried only while no write was begun. It delivers an answer only to the call whose key it carries, and hands on every other
+// message it received instead of dropping it. Each line dials for ever, signs on, finds a silent peer by echo, and gives up a socket as
+// soon as it cannot be trusted: after a failed or partial write, after a frame whose length makes no sense, after unanswered echoes. A
+// lost line fails its own calls and no others. Calls with the same Affinity are written in the order they were handed over.
 //
-// It never sends again, never lets financial traffic out before sign-on, never judges an answer (that is the caller's, who decodes
-// it), never holds a lock while it writes to a channel or waits, and never puts a message's content into an error, a log line or a
-// metric. All its waiting is on monotonic time; the wall clock is read for DE 7, and can forbid a write but never delay or allow one.
+// It never sends again, never lets financial traffic out before sign-on or after a sign-off, never judges an answer (that is the
+// caller's, who decodes it), never holds a lock while it writes to a channel or waits, and never puts a message's content into an error,
+// a log line or a metric. All its waiting is on monotonic time; the wall clock is read for DE 7, and can forbid a write but never delay
+// or allow one.
 package link
 
 import (
@@ -21,47 +25,55 @@ import (
 	"net"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"github.com/schemegate/schemegate/configs"
 	"github.com/schemegate/schemegate/iso8583"
 	"go.uber.org/zap"
 )
 
-// maxBackoffDoublings keeps the doubling of the reconnect delay inside a time.Duration whatever the configuration says.
-const maxBackoffDoublings = 20
-
 // Options are a link's collaborators. Each may be left out.
 type Options struct {
 	Log *zap.Logger
 	// Metrics are shared by all links of a process; see NewMetrics.
 	Metrics *Metrics
-	// OnUnmatched is given every message that answers no pending call, by the reader and in the order received. It must not block:
-	// while it runs, the link receives nothing.
+	// OnUnmatched is given every message that answers no pending call, by the readers and in the order received on each line. It must
+	// not block: while it runs, the line receives nothing. Several lines call it at the same time.
 	OnUnmatched func(Unmatched)
+	// OnCutover is given the business date of the peer's cutover notice, once for each new date, by the reader. It must not block either.
+	OnCutover func(date string)
 	// Dial connects; nil is a net.Dialer.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
 }
 
-// Link is one line to a scheme. Run keeps it up; Exchange may be called by any number of goroutines at any time.
-type Link struct {
+// profile is what the lines of a link share; nothing in it changes after New.
+type profile struct {
 	name        string
 	cfg         Config
 	spec        *iso8583.Spec
 	framing     *iso8583.Framing
 	diagnosing  *iso8583.Framing // the same, looking for a wrong includes setting
-	log         *zap.Logger
 	onUnmatched func(Unmatched)
 	dial        func(ctx context.Context, network, address string) (net.Conn, error)
 	metrics     linkMetrics
-	counts      counts
-	lastSTAN    atomic.Uint32   // of our own 08xx messages
-	accepted    map[string]bool // DE 70 codes of the peer's that are answered with RC 00
+	table       networkTable
+	onCutover   func(date string)
+}
 
-	mu       sync.Mutex // protects the following, and the pending calls of the socket
-	status   Status
-	socket   *socket // nil while there is none
-	stopping bool    // Run's ctx is over; for good
+// Link is all lines to one scheme. Run keeps them up; Exchange may be called by any number of goroutines at any time.
+type Link struct {
+	profile
+	log      *zap.Logger
+	lines    []*Line
+	lastSTAN atomic.Uint32 // of our own 08xx messages
+
+	mu         sync.Mutex           // protects the following, and what the lines and sockets say it does
+	pending    map[string]*call     // by correlation key, over all lines
+	affinities map[uint64]*affinity // of the pending calls
+	next       int                  // the line that is looked at first: equally full lines take turns
+	planned    bool                 // signed off by SignOff
+	settled    chan struct{}        // closed when no financial call is pending any more; nil while nobody waits for that
+	date       string               // of the last cutover
+	stopping   bool                 // Run's ctx is over; for good
 }
 
 // New checks the configuration and makes a link that is down until Run is called. Name is the link's own, as it stands in logs,
@@ -75,13 +87,12 @@ func New(name string, cfg Config, opts Options) (*Link, error) {
 		return nil, fmt.Errorf("configure link %s: %w", name, err)
 	}
 	l := &Link{
-		name: name, cfg: cfg, spec: spec, framing: framing, diagnosing: framing.Diagnosing(spec),
-		log: opts.Log, onUnmatched: opts.OnUnmatched, dial: opts.Dial,
-		accepted: map[string]bool{"": true, cfg.Codes.SignOn: true, cfg.Codes.SignOff: true, cfg.Codes.Echo: true},
-		status:   Status{Name: name, Address: cfg.Address, State: Down, Since: time.Now()},
-	}
-	for _, code := range cfg.Codes.Accept {
-		l.accepted[code] = true
+		profile: profile{
+			name: name, cfg: cfg, spec: spec, framing: framing, diagnosing: framing.Diagnosing(spec),
+			onUnmatched: opts.OnUnmatched, dial: opts.Dial,
+			table: cfg.networkTable(spec), onCutover: opts.OnCutover,
+		},
+		log: opts.Log, pending: make(map[string]*call), affinities: make(map[uint64]*affinity),
 	}
 	if l.log == nil {
 		l.log = zap.NewNop()
@@ -96,6 +107,9 @@ func New(name string, cfg Config, opts Options) (*Link, error) {
 	}
 	l.metrics = metrics.forLink(name)
 	l.lastSTAN.Store(rand.Uint32N(maxSTAN))
+	for number := range cfg.lineCount() {
+		l.lines = append(l.lines, newLine(l, number, cfg.lineAddress(number)))
+	}
 	return l, nil
 }
 
@@ -105,81 +119,25 @@ func (l *Link) Name() string { return l.name }
 // Spec gives the link's message specification, to encode requests and decode answers with.
 func (l *Link) Spec() *iso8583.Spec { return l.spec }
 
-// Run keeps the link connected and signed on until ctx ends: it dials again for ever, with a growing, jittered delay. It is to be
-// called once, and returns nil.
+// Run keeps the lines connected and signed on until ctx ends: each is dialled again for ever, with a growing, jittered delay. It is to
+// be called once, and returns nil.
 //
 // When ctx ends nothing new is sent, every pending call is completed at once as unknown (*LinkLostError with DownShutdown), the
-// link signs off within Config.SignOnTimeout and closes. So whoever owns the link stops its intake first, lets pending calls find
+// lines sign off within Config.SignOnTimeout and close. So whoever owns the link stops its intake first, lets pending calls find
 // their answers, and ends ctx last.
 func (l *Link) Run(ctx context.Context) error {
 	defer l.stop()
-	for attempt := 0; ; attempt++ {
-		if l.runOnce(ctx) {
-			attempt = 0
-		}
-		if !sleep(ctx, l.reconnectDelay(attempt)) {
-			return nil
-		}
-		l.counts.reconnects.Add(1)
-		l.metrics.reconnects.Inc()
+	var lines sync.WaitGroup
+	for _, line := range l.lines {
+		lines.Go(func() { line.run(ctx) })
 	}
+	lines.Wait()
+	return nil
 }
 
-// runOnce is one socket's life. It reports whether the link was signed on long enough to start the reconnect delay from its
-// beginning; a peer that lets us in and hangs up at once must not be dialled at full speed.
-func (l *Link) runOnce(ctx context.Context) (stable bool) {
-	if ctx.Err() != nil {
-		return false
-	}
-	l.become(Connecting)
-	s, reason, err := l.connect(ctx)
-	if err != nil {
-		if ctx.Err() != nil {
-			reason = DownShutdown
-		}
-		l.mu.Lock()
-		l.enterDown(reason, err)
-		l.mu.Unlock()
-		l.reportDown(reason, err)
-		return false
-	}
-	s.run(ctx)
-	return !s.signedOnAt.IsZero() && time.Since(s.signedOnAt) >= l.cfg.ReconnectMax.Std()
-}
-
-// connect dials; the dial function's context ends with the connect timeout.
-func (l *Link) connect(ctx context.Context) (*socket, DownReason, error) {
-	ctx, cancel := context.WithTimeout(ctx, l.cfg.ConnectTimeout.Std())
-	defer cancel()
-	nc, err := l.dial(ctx, "tcp", l.cfg.Address)
-	if err != nil {
-		reason := DownConnectFailed
-		if ctx.Err() != nil {
-			reason = DownConnectTimeout
-		}
-		return nil, reason, fmt.Errorf("dial: %w", err)
-	}
-	return newSocket(l, nc), "", nil
-}
-
-// reconnectDelay doubles with each attempt up to ReconnectMax; half of it is random, so that links which fell together do not come
-// back together.
-func (l *Link) reconnectDelay(attempt int) time.Duration {
-	delay := l.cfg.ReconnectMin.Std() << min(attempt, maxBackoffDoublings)
-	if delay <= 0 || delay > l.cfg.ReconnectMax.Std() {
-		delay = l.cfg.ReconnectMax.Std()
-	}
-	return delay/2 + rand.N(delay/2+1)
-}
-
-// sleep waits for d and reports whether it did: false when ctx ended first.
-func sleep(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return ctx.Err() == nil
-	case <-ctx.Done():
-		return false
-	}
+// stop makes the link refuse whatever is new, for good.
+func (l *Link) stop() {
+	l.mu.Lock()
+	l.stopping = true
+	l.mu.Unlock()
 }

@@ -13,19 +13,23 @@ var mtiClasses = [10]string{
 
 // Metrics are the links' metrics, one set for all links of a process, told apart by the label link.
 type Metrics struct {
-	up, signedOn, pending                                 *prometheus.GaugeVec
+	up, signedOn, linesSignedOn, pending                  *prometheus.GaugeVec
 	sent, received, unmatched, down                       *prometheus.CounterVec
 	reconnects, writeTimeouts, keepAlives, answersDropped *prometheus.CounterVec
+	throttled                                             *prometheus.CounterVec
+	certificateExpiry                                     *prometheus.GaugeVec
 	echoRoundTrip                                         *prometheus.HistogramVec
 }
 
 // linkMetrics are one link's, looked up once: the hot path does no label search.
 type linkMetrics struct {
-	up, signedOn, pending                                 prometheus.Gauge
+	up, signedOn, linesSignedOn, pending                  prometheus.Gauge
 	sent, received                                        [10]prometheus.Counter // by MTI class digit
 	unmatched                                             map[UnmatchedKind]prometheus.Counter
 	down                                                  map[DownReason]prometheus.Counter
 	reconnects, writeTimeouts, keepAlives, answersDropped prometheus.Counter
+	throttled                                             prometheus.Counter
+	certificateExpiry                                     *prometheus.GaugeVec // by line and whose; not every link has any
 	echoRoundTrip                                         prometheus.Observer
 }
 
@@ -39,8 +43,9 @@ func NewMetrics(registerer prometheus.Registerer) *Metrics {
 			append([]string{"link"}, labels...))
 	}
 	m := &Metrics{
-		up:             gaugeVec("up", "1 while the link has a socket."),
-		signedOn:       gaugeVec("signed_on", "1 while the link is signed on, so that financial traffic flows."),
+		up:             gaugeVec("up", "1 while a line of the link has a socket."),
+		signedOn:       gaugeVec("signed_on", "1 while a line of the link is signed on, so that financial traffic flows."),
+		linesSignedOn:  gaugeVec("lines_signed_on", "Lines that are signed on."),
 		pending:        gaugeVec("pending", "Calls that wait for the write or for their answer."),
 		sent:           counterVec("frames_sent_total", "Frames written, by MTI class.", "class"),
 		received:       counterVec("frames_received_total", "Messages received, by MTI class.", "class"),
@@ -50,14 +55,19 @@ func NewMetrics(registerer prometheus.Registerer) *Metrics {
 		writeTimeouts:  counterVec("write_timeouts_total", "Writes that the peer did not take in time."),
 		keepAlives:     counterVec("keep_alives_total", "Zero-length frames received and swallowed."),
 		answersDropped: counterVec("answers_dropped_total", "Class 8 requests of the peer beyond the rate that is answered."),
+		throttled:      counterVec("throttled_total", "Pauses in reading a peer that sends more than its budgets."),
+		certificateExpiry: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "schemegate_link_certificate_expiry_timestamp_seconds",
+			Help: "Unix time at which a certificate of the last TLS handshake ends, the peer's or our own.",
+		}, []string{"link", "line", "certificate"}),
 		echoRoundTrip: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "schemegate_link_echo_round_trip_seconds", Help: "From the echo request to its answer.",
 			Buckets: prometheus.ExponentialBuckets(0.0005, 2, 15),
 		}, []string{"link"}),
 	}
 	if registerer != nil {
-		registerer.MustRegister(m.up, m.signedOn, m.pending, m.sent, m.received, m.unmatched, m.down, m.reconnects,
-			m.writeTimeouts, m.keepAlives, m.answersDropped, m.echoRoundTrip)
+		registerer.MustRegister(m.up, m.signedOn, m.linesSignedOn, m.pending, m.sent, m.received, m.unmatched, m.down, m.reconnects,
+			m.writeTimeouts, m.keepAlives, m.answersDropped, m.throttled, m.certificateExpiry, m.echoRoundTrip)
 	}
 	return m
 }
@@ -65,13 +75,15 @@ func NewMetrics(registerer prometheus.Registerer) *Metrics {
 func (m *Metrics) forLink(name string) linkMetrics {
 	lm := linkMetrics{
 		up: m.up.WithLabelValues(name), signedOn: m.signedOn.WithLabelValues(name), pending: m.pending.WithLabelValues(name),
+		linesSignedOn:  m.linesSignedOn.WithLabelValues(name),
 		unmatched:      make(map[UnmatchedKind]prometheus.Counter, len(unmatchedKinds)),
 		down:           make(map[DownReason]prometheus.Counter, len(downReasons)),
 		reconnects:     m.reconnects.WithLabelValues(name),
 		writeTimeouts:  m.writeTimeouts.WithLabelValues(name),
 		keepAlives:     m.keepAlives.WithLabelValues(name),
 		answersDropped: m.answersDropped.WithLabelValues(name),
-		echoRoundTrip:  m.echoRoundTrip.WithLabelValues(name),
+		throttled:      m.throttled.WithLabelValues(name), certificateExpiry: m.certificateExpiry,
+		echoRoundTrip: m.echoRoundTrip.WithLabelValues(name),
 	}
 	for digit, class := range mtiClasses {
 		lm.sent[digit] = m.sent.WithLabelValues(name, class)

@@ -21,3 +21,10 @@ func notSignedOnSpec(code string) iso8583.SpecConfig {
 	cfg.ResponseCodes = map[string]string{code: iso8583.NotSignedOn.String()}
 	return cfg
 }
+
+// dialectSpec is a built-in dialect.
+func dialectSpec(dialect iso8583.Dialect) iso8583.SpecConfig {
+	cfg := iso8583.DefaultSpecConfig()
+	cfg.Dialect = dialect
+	return cfg
+}

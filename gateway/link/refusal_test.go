@@ -14,13 +14,15 @@ import (
 	"go.uber.org/zap/zaptest/observer"
 )
 
-// holdWrites takes the write lock of the link's socket, as if another frame were being written, until the result is called.
+// holdWrites takes the write lock of the first line's socket, as if another frame were being written, until the result is called.
 func holdWrites(l *Link) (release func()) {
 	l.mu.Lock()
-	s := l.socket
+	s := l.lines[0].socket
 	l.mu.Unlock()
-	s.writing <- struct{}{}
-	return func() { <-s.writing }
+	held := new(turn)
+	s.writes.enter(held, true)
+	must(s.awaitTurn(context.Background(), held, time.Now().Add(patience)))
+	return func() { s.writes.leave(held) }
 }
 
 // TestStateIsCheckedAgainBeforeTheWrite: what happens between registration and write makes the call not sent, never unknown.
@@ -83,10 +85,7 @@ func TestStateIsCheckedAgainBeforeTheWrite(t *testing.T) {
 func (l *Link) hasFinancialCalls() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.socket == nil {
-		return false
-	}
-	for _, c := range l.socket.pending {
+	for _, c := range l.pending {
 		if !c.network() {
 			return true
 		}

@@ -20,6 +20,7 @@ func fill(t *testing.T, l *Link, n int) <-chan error {
 		}()
 	}
 	eventually(t, "the link is full", func() bool { return l.Status().Pending == n })
+	waitBegun(t, l)
 	return ended
 }
 
@@ -116,6 +117,7 @@ func TestEchoIsSentByALinkFullOfReversals(t *testing.T) {
 	}
 	go func() { ended <- exchangeAll(l, 2*patience, reversals...) }()
 	eventually(t, "the link is full", func() bool { return l.Status().Pending == len(reversals) })
+	waitBegun(t, l)
 	if _, err := exchange(l, networkRequest(iso8583.MTINetworkManagementRequest, 900, "301"), patience); err != nil {
 		t.Errorf("echo: %v", err)
 	}

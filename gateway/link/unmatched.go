@@ -19,16 +19,20 @@ const (
 	UnknownRequest UnmatchedKind = "unknown_request"
 	// Malformed is a frame that does not hold a message of the link's spec. The frame's end is known, so the link stays.
 	Malformed UnmatchedKind = "malformed"
-	// ConfirmMismatch is a response with the key of a pending call, but with another value in an element of Config.Confirm. The call
-	// goes on waiting.
+	// ConfirmMismatch is a response with the key of a pending call, but with another value in an element that it must repeat. The
+	// call goes on waiting, and no copy of the same response completes it.
 	ConfirmMismatch UnmatchedKind = "confirm_mismatch"
-	// MissingKeyElement is a response without an element that the key needs: the profile's key does not fit the peer.
+	// Ambiguous is a response that lacks an element of its key and in what it has fits more than one pending call. They go on waiting.
+	Ambiguous UnmatchedKind = "ambiguous"
+	// MissingKeyElement is a response without an element that the key needs, to which no fallback applies: the profile's key does not fit
+	// the peer.
 	MissingKeyElement UnmatchedKind = "missing_key_element"
-	// Interim is a response that says "still working" (DE 39 = 09 in the 1987 table). The call goes on waiting.
+	// Interim is a response that says "still working" (DE 39 = 09 in the 1987 table). The call goes on waiting, and longer where its
+	// Latest allows.
 	Interim UnmatchedKind = "interim"
 )
 
-var unmatchedKinds = []UnmatchedKind{Late, UnknownRequest, Malformed, ConfirmMismatch, MissingKeyElement, Interim}
+var unmatchedKinds = []UnmatchedKind{Late, UnknownRequest, Malformed, ConfirmMismatch, Ambiguous, MissingKeyElement, Interim}
 
 // Unmatched is a message that was received and is nobody's answer. Nothing is dropped: whoever owns the link records it.
 type Unmatched struct {
@@ -42,7 +46,7 @@ type Unmatched struct {
 
 // handOn counts a message and gives it to the link's owner. body belongs to the reader and is copied.
 func (s *socket) handOn(kind UnmatchedKind, mti iso8583.MTI, body []byte, diagnostic string) {
-	l := s.link
+	l := s.line
 	l.counts.unmatched.Add(1)
 	l.metrics.unmatched[kind].Inc()
 	if l.onUnmatched == nil {
@@ -60,5 +64,5 @@ func (s *socket) warnOnce(what, diagnostic string) {
 		return
 	}
 	s.warned[diagnostic] = true
-	s.link.log.Warn(what, zap.String("diagnostic", diagnostic))
+	s.line.log.Warn(what, zap.String("diagnostic", diagnostic))
 }

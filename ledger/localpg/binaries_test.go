@@ -110,7 +110,7 @@ func TestFindErrors(t *testing.T) {
 func TestStartWithoutBinaries(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(newDir(t), "data")
-	_, err := start(t.Context(), Config{DataDir: dir}, search{}, zap.NewNop())
+	_, err := start(t.Context(), Config{DataDir: dir}, search{}, limits{}, zap.NewNop())
 	if !errors.Is(err, ErrNoBinaries) {
 		t.Errorf("error is %v", err)
 	}

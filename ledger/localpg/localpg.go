@@ -40,8 +40,11 @@ const (
 	// port only names the socket file; nothing listens on TCP.
 	port = 5432
 
-	// startTimeout bounds a start, crash recovery included.
+	// startTimeout bounds each step of a start, and the silence of a server that
+	// is waited for. A recovery that the server tells of has no limit.
 	startTimeout = 5 * time.Minute
+	// claimTimeout is how long the last processes of a killed server may live on.
+	claimTimeout = 30 * time.Second
 	// stopTimeout is how long a fast shutdown may take before the server is
 	// told to stop at once, which costs crash recovery at the next start.
 	stopTimeout = 30 * time.Second
@@ -50,7 +53,8 @@ const (
 	// pollInterval is the pause between two looks at a server or a lock.
 	pollInterval = 10 * time.Millisecond
 	// launchAttempts and launchRetryGap cover the moment in which the children
-	// of a killed server still hold its shared memory.
+	// of a killed server still hold its shared memory: those of one that an
+	// operator started by hand, without its lock.
 	launchAttempts = 4
 	launchRetryGap = 300 * time.Millisecond
 )
@@ -78,6 +82,12 @@ type Config struct {
 	DieWithParent bool `yaml:"-"`
 }
 
+// limits bound what a start waits for.
+type limits struct {
+	silence time.Duration // how long a server that is waited for may say nothing
+	claim   time.Duration // how long the processes of an earlier server are waited for
+}
+
 // Server is a running private PostgreSQL that this process uses.
 type Server struct {
 	// Adopted is true when the server was running already.
@@ -91,36 +101,39 @@ type Server struct {
 	owner     owner
 	bin       binaries
 	socketDir string
-	use       *fileLock     // shared with every other process that uses the server
-	pid       int           // of the postmaster
+	use       *fileLock // shared with every other process that uses the server
+	limits    limits
+	spawned   time.Time     // when this process last started the postmaster
+	pid       int           // of the postmaster, 0 while none is known
 	reaped    chan struct{} // closed when a server that this process started has ended; nil when adopted
 }
 
 // Start brings the private PostgreSQL below cfg.DataDir up, making the cluster
-// when there is none, and returns when the database accepts connections. When
-// ctx ends first, a server that was being started is stopped again. Errors name
-// the directory, the missing binaries with the command that installs them, or
-// end with the server's own last words.
+// when there is none, and returns when the database accepts connections. A
+// recovery takes as long as ctx lets it. A start that fails leaves as Stop does:
+// a server that nobody else uses is stopped, whether it was started or found
+// running. Errors name the directory, the missing binaries with the command that
+// installs them, or end with the server's own last words.
 func Start(ctx context.Context, cfg Config, log *zap.Logger) (*Server, error) {
-	s, err := start(ctx, cfg, systemSearch(), log)
+	s, err := start(ctx, cfg, systemSearch(), limits{silence: startTimeout, claim: claimTimeout}, log)
 	if err != nil {
 		return nil, fmt.Errorf("start private PostgreSQL: %w", err)
 	}
 	return s, nil
 }
 
-func start(ctx context.Context, cfg Config, where search, log *zap.Logger) (_ *Server, err error) {
+func start(ctx context.Context, cfg Config, where search, limits limits, log *zap.Logger) (_ *Server, err error) {
 	if err := cfg.check(); err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+	limited, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
 
 	dataDir, err := filepath.Abs(cfg.DataDir)
 	if err != nil {
 		return nil, fmt.Errorf("resolve data directory: %w", err)
 	}
-	s := &Server{cfg: cfg, log: log, paths: newPaths(dataDir)}
+	s := &Server{cfg: cfg, log: log, paths: newPaths(dataDir), limits: limits}
 	if s.owner, err = clusterOwner(s.paths.data); err != nil {
 		return nil, err
 	}
@@ -128,26 +141,34 @@ func start(ctx context.Context, cfg Config, where search, log *zap.Logger) (_ *S
 	if err != nil {
 		return nil, err
 	}
-	if s.bin, err = where.find(ctx, cfg.BinDir, major, s.owner); err != nil {
+	if s.bin, err = where.find(limited, cfg.BinDir, major, s.owner); err != nil {
 		return nil, err
 	}
-	s.Version = s.bin.version
 	if err := s.paths.make(s.owner); err != nil {
 		return nil, err
 	}
 	// Held only while starting, so that of several processes one makes and
 	// starts the server and the others find it running.
-	starting, err := lockFile(ctx, s.paths.startLock, exclusive)
+	starting, err := lockFile(limited, s.paths.startLock, exclusive)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, starting.release()) }()
 
-	if s.use, err = lockFile(ctx, s.paths.useLock, shared); err != nil {
+	// Another process may have made the cluster meanwhile, with other binaries.
+	if now, err := clusterMajor(s.paths.data); err != nil {
+		return nil, err
+	} else if now != major {
+		if s.bin, err = where.find(limited, cfg.BinDir, now, s.owner); err != nil {
+			return nil, err
+		}
+	}
+	s.Version = s.bin.version
+	if s.use, err = lockFile(limited, s.paths.useLock, shared); err != nil {
 		return nil, err
 	}
 	if err := s.bringUp(ctx); err != nil {
-		return nil, errors.Join(err, s.use.release())
+		return nil, s.abandon(ctx, err)
 	}
 	return s, nil
 }
@@ -186,15 +207,27 @@ func (s *Server) bringUp(ctx context.Context) error {
 		}
 	}
 	s.Adopted = adopted
-	if err := s.ensureDatabase(ctx); err != nil {
-		if !adopted {
-			err = errors.Join(err, s.shutDown(context.WithoutCancel(ctx)))
-		}
+	limited, cancel := context.WithTimeout(ctx, startTimeout)
+	defer cancel()
+	if err := s.ensureDatabase(limited); err != nil {
+		return err
+	}
+	if err := s.checkGuarantees(limited); err != nil {
 		return err
 	}
 	s.log.Info("private PostgreSQL ready", zap.Bool("adopted", adopted), zap.String("version", s.Version),
 		zap.Int("pid", s.pid), zap.String("socket_dir", s.socketDir), zap.Duration("took", time.Since(began)))
 	return nil
+}
+
+// abandon ends a start that failed with cause. The start lock is held.
+func (s *Server) abandon(ctx context.Context, cause error) error {
+	ended, err := s.leave(context.WithoutCancel(ctx))
+	if err != nil {
+		err = fmt.Errorf("leave server after failed start: %w", err)
+	}
+	s.log.Warn("start of private PostgreSQL failed", zap.Bool("server_ended", ended), zap.Int("pid", s.pid))
+	return errors.Join(cause, err, s.use.release())
 }
 
 // Exists reports whether cfg's directory holds a cluster, so that who only reads need not make one.
@@ -249,18 +282,15 @@ func (s *Server) Stop(ctx context.Context) (err error) {
 	}
 	defer func() { err = errors.Join(err, starting.release()) }()
 
-	last, err := s.use.tryUpgrade()
-	if err != nil {
+	ended, err := s.leave(ctx)
+	switch {
+	case err != nil:
 		return err
-	}
-	if !last {
+	case ended:
+		s.log.Info("private PostgreSQL stopped", zap.Int("pid", s.pid))
+	default:
 		s.log.Info("private PostgreSQL left running for another process", zap.Int("pid", s.pid))
-		return nil
 	}
-	if err := s.shutDown(ctx); err != nil {
-		return err
-	}
-	s.log.Info("private PostgreSQL stopped", zap.Int("pid", s.pid))
 	return nil
 }
 
@@ -278,21 +308,24 @@ type paths struct {
 	startup   string // what the server says before its log is open
 	startLock string
 	useLock   string
+	// serverLock is held by every process of the server itself.
+	serverLock string
 }
 
 func newPaths(dataDir string) paths {
 	top := filepath.Join(dataDir, "postgresql")
 	return paths{
-		dataDir:   dataDir,
-		top:       top,
-		data:      filepath.Join(top, "data"),
-		partial:   filepath.Join(top, "data.partial"),
-		run:       filepath.Join(top, "run"),
-		log:       filepath.Join(top, "log"),
-		hba:       filepath.Join(top, "pg_hba.conf"),
-		startup:   filepath.Join(top, "startup.log"),
-		startLock: filepath.Join(top, "start.lock"),
-		useLock:   filepath.Join(top, "use.lock"),
+		dataDir:    dataDir,
+		serverLock: filepath.Join(top, "server.lock"),
+		top:        top,
+		data:       filepath.Join(top, "data"),
+		partial:    filepath.Join(top, "data.partial"),
+		run:        filepath.Join(top, "run"),
+		log:        filepath.Join(top, "log"),
+		hba:        filepath.Join(top, "pg_hba.conf"),
+		startup:    filepath.Join(top, "startup.log"),
+		startLock:  filepath.Join(top, "start.lock"),
+		useLock:    filepath.Join(top, "use.lock"),
 	}
 }
 

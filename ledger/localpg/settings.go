@@ -3,6 +3,7 @@ package localpg
 import (
 	"cmp"
 	"fmt"
+	"slices"
 	"strings"
 )
 
@@ -32,6 +33,33 @@ const (
 // setting is one configuration parameter of PostgreSQL.
 type setting struct{ name, value string }
 
+// guarantees are the settings that hold what the package promises, the same on
+// every machine.
+var guarantees = []setting{
+	// What was committed survives the loss of power, and damage is told, never
+	// written over.
+	{"fsync", "on"},
+	{"full_page_writes", "on"},
+	{"synchronous_commit", "on"},
+	{"data_sync_retry", "off"},
+	{"zero_damaged_pages", "off"},
+	{"ignore_checksum_failure", "off"},
+
+	// The socket is the only way in.
+	{"listen_addresses", ""},
+	{"unix_socket_permissions", "0700"},
+
+	// The log tells what happened to the server and never what was in a
+	// statement: no text, no parameters, no DETAIL with a row's values.
+	{"log_statement", "none"},
+	{"log_duration", "off"},
+	{"log_min_duration_statement", "-1"},
+	{"log_min_error_statement", "panic"},
+	{"log_parameter_max_length", "0"},
+	{"log_parameter_max_length_on_error", "0"},
+	{"log_error_verbosity", "terse"},
+}
+
 // settings are given on the command line, which wins over every file and over
 // ALTER SYSTEM: what is promised about durability, reach and logs cannot be
 // undone by accident.
@@ -42,22 +70,12 @@ func (s *Server) settings() []setting {
 	if buffersMiB == 0 {
 		buffersMiB = autoSharedBuffersMiB(memoryBytes())
 	}
-	return []setting{
-		// What was committed survives the loss of power.
-		{"fsync", "on"},
-		{"full_page_writes", "on"},
-		{"synchronous_commit", "on"},
-
-		// The socket is the only way in.
-		{"listen_addresses", ""},
+	return append(slices.Clone(guarantees), []setting{
 		{"port", fmt.Sprint(port)},
 		{"unix_socket_directories", `"` + strings.ReplaceAll(s.socketDir, `"`, `""`) + `"`},
-		{"unix_socket_permissions", "0700"},
 		{"hba_file", s.paths.hba},
 		{"ssl", "off"},
 
-		// The log tells what happened to the server and never what was in a
-		// statement: no text, no parameters, no DETAIL with a row's values.
 		{"logging_collector", "on"},
 		{"log_directory", s.paths.log},
 		{"log_filename", "postgresql-%a.log"}, // seven files, each begun anew after a week
@@ -66,13 +84,6 @@ func (s *Server) settings() []setting {
 		{"log_rotation_size", "0"},
 		{"log_file_mode", "0600"},
 		{"log_line_prefix", "%m [%p] %q%u@%d "},
-		{"log_statement", "none"},
-		{"log_duration", "off"},
-		{"log_min_duration_statement", "-1"},
-		{"log_min_error_statement", "panic"},
-		{"log_parameter_max_length", "0"},
-		{"log_parameter_max_length_on_error", "0"},
-		{"log_error_verbosity", "terse"},
 
 		{"shared_buffers", fmt.Sprintf("%dMB", buffersMiB)},
 		{"max_connections", fmt.Sprint(connections)},
@@ -88,7 +99,7 @@ func (s *Server) settings() []setting {
 		{"timezone", "UTC"},
 		{"log_timezone", "UTC"},
 		{"cluster_name", "schemegate"},
-	}
+	}...)
 }
 
 func autoSharedBuffersMiB(memory uint64) int {

@@ -1,0 +1,149 @@
+package gateway
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+)
+
+// trackedLook is a reference in every form it can have; empty fields are forms that it does not have.
+type trackedLook struct {
+	tenant, reference, rrn, stan string
+	id                           uuid.UUID
+	from, to                     time.Time // of a STAN's day
+}
+
+// selectTracked finds authorisations by id, by the id of one of their duties, by client reference, by RRN and by STAN, each by an
+// index, the newest first.
+func selectTracked(ctx context.Context, db querier, look trackedLook, limit int) ([]tracked, error) {
+	rows, err := db.Query(ctx, `
+		WITH known AS (SELECT DISTINCT tenant, link FROM ledger_account WHERE @tenant = '' OR tenant = @tenant),
+		link AS (SELECT DISTINCT link FROM known), tenant AS (SELECT DISTINCT tenant FROM known), found AS (
+			SELECT id, 1 AS rank, 'id' AS by FROM card_authorization WHERE id = @id
+			UNION ALL SELECT authorization_id, 2, 'duty_id' FROM duty WHERE id = @id
+			UNION ALL SELECT c.resource_id, 3, 'client_reference' FROM tenant JOIN idempotency_claim c ON c.tenant = tenant.tenant
+				AND c.endpoint = @endpoint AND c.client_reference = @reference
+			UNION ALL SELECT d.authorization_id, 4, 'capture_reference' FROM duty d WHERE d.client_reference = @reference
+			UNION ALL SELECT id, 5, 'rrn' FROM card_authorization WHERE rrn = @rrn
+			UNION ALL SELECT a.id, 6, 'stan' FROM link JOIN card_authorization a ON a.link = link.link AND a.stan = @stan
+				WHERE @stan <> '' AND (@from::timestamptz IS NULL OR (a.created_at >= @from AND a.created_at < @to))
+			UNION ALL SELECT d.authorization_id, 7, 'stan' FROM link JOIN duty d ON d.link = link.link AND d.stan = @stan
+				WHERE @stan <> '' AND (@from::timestamptz IS NULL OR (d.created_at >= @from AND d.created_at < @to))
+		)
+		SELECT DISTINCT ON (a.id) a.id, f.by FROM found f JOIN card_authorization a ON a.id = f.id
+		WHERE @tenant = '' OR a.tenant = @tenant ORDER BY a.id DESC, f.rank LIMIT @limit`,
+		pgx.NamedArgs{"tenant": look.tenant, "endpoint": endpointAuthorizations, "reference": look.reference, "rrn": look.rrn, "stan": look.stan,
+			"id": look.id, "from": pgTime(look.from), "to": pgTime(look.to), "limit": limit})
+	if err != nil {
+		return nil, fmt.Errorf("select tracked: %w", err)
+	}
+	found, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (t tracked, err error) { return t, row.Scan(&t.id, &t.by) })
+	if err != nil {
+		return nil, fmt.Errorf("select tracked: %w", err)
+	}
+	return found, nil
+}
+
+// selectAnyAuthorization reads an authorisation of any tenant.
+func selectAnyAuthorization(ctx context.Context, db querier, id uuid.UUID) (*Authorization, error) {
+	found, err := selectByIDs(ctx, db, []uuid.UUID{id})
+	if err != nil {
+		return nil, err
+	}
+	if found[id] == nil { // it was there a moment ago, and nothing is ever deleted
+		return nil, fmt.Errorf("select authorization: %s is gone", id)
+	}
+	return found[id], nil
+}
+
+// selectSteps reads what happened to an authorisation and its duties: transitions, messages, the answer told, events, exceptions and
+// repeats. subjects names each of them by id.
+func selectSteps(ctx context.Context, db querier, a *Authorization, subjects map[uuid.UUID]string) ([]TimelineStep, error) {
+	ids := slices.Collect(maps.Keys(subjects))
+	var steps []TimelineStep
+	for _, read := range []func(context.Context, querier, *Authorization, []uuid.UUID, map[uuid.UUID]string) ([]TimelineStep, error){
+		selectTransitions, selectMessages, selectHappenings,
+	} {
+		more, err := read(ctx, db, a, ids, subjects)
+		if err != nil {
+			return nil, fmt.Errorf("select timeline: %w", err)
+		}
+		steps = append(steps, more...)
+	}
+	return steps, nil
+}
+
+func selectTransitions(ctx context.Context, db querier, a *Authorization, ids []uuid.UUID, subjects map[uuid.UUID]string) ([]TimelineStep, error) {
+	rows, err := db.Query(ctx, `
+		SELECT at, subject_id, coalesce(from_state, ''), to_state, coalesce(reason, ''), coalesce(response_code, '') FROM state_history
+		WHERE subject_id = ANY(@ids) ORDER BY at, state_version LIMIT @limit`, pgx.NamedArgs{"ids": ids, "limit": maxTimelineRows})
+	if err != nil {
+		return nil, err
+	}
+	var told []TimelineStep
+	steps, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (s TimelineStep, err error) {
+		var id uuid.UUID
+		var from, to, reason string
+		err = row.Scan(&s.At, &id, &from, &to, &reason, &s.ResponseCode)
+		s.At, s.What, s.Subject, s.rank = s.At.UTC(), "state", subjects[id], rankState
+		s.Text = strings.TrimPrefix(from+" -> ", " -> ") + to
+		if from == to {
+			s.Text = "still " + to
+		}
+		if reason != "" {
+			s.Text += ", " + reason
+		}
+		if id == a.ID && from == string(Pending) {
+			told = append(told, TimelineStep{At: s.At, What: "told", Subject: "authorization", rank: rankTold,
+				Text: fmt.Sprintf("answer stored for the caller: %d, %s", State(to).answerStatus(), to)})
+		}
+		return s, err
+	})
+	return append(steps, told...), err
+}
+
+func selectMessages(ctx context.Context, db querier, a *Authorization, _ []uuid.UUID, _ map[uuid.UUID]string) ([]TimelineStep, error) {
+	rows, err := db.Query(ctx, `
+		SELECT at, direction, kind, coalesce(mti, ''), coalesce(stan, ''), coalesce(response_code, ''), coalesce(attempt, 0), image, coalesce(note, '')
+		FROM message WHERE authorization_id = @id ORDER BY id LIMIT @limit`, pgx.NamedArgs{"id": a.ID, "limit": maxTimelineRows})
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (s TimelineStep, err error) {
+		var direction, kind, note string
+		err = row.Scan(&s.At, &direction, &kind, &s.MTI, &s.STAN, &s.ResponseCode, &s.Attempt, &s.Image, &note)
+		s.At, s.Subject, s.What, s.rank = s.At.UTC(), "authorization", "received", rankReceived
+		s.Text = "<- " + s.MTI + " " + kind
+		if direction == "out" {
+			s.What, s.Text, s.rank = "sent", "-> "+s.MTI+" committed for sending", rankSent
+		}
+		if note != "" {
+			s.Text += ": " + note
+		}
+		return s, err
+	})
+}
+
+func selectHappenings(ctx context.Context, db querier, _ *Authorization, ids []uuid.UUID, subjects map[uuid.UUID]string) ([]TimelineStep, error) {
+	rows, err := db.Query(ctx, `
+		SELECT at, subject_id, 'event', kind || coalesce(nullif(': ' || detail, ': '), '') FROM event WHERE subject_id = ANY(@ids)
+		UNION ALL SELECT opened_at, subject_id, 'exception', kind || ' opened: ' || detail FROM exception WHERE subject_id = ANY(@ids)
+		UNION ALL SELECT closed_at, subject_id, 'exception', kind || ' closed' FROM exception WHERE subject_id = ANY(@ids) AND closed_at IS NOT NULL
+		UNION ALL SELECT at, original_id, 'duplicate', source || ': ' || reason FROM duplicate WHERE original_id = ANY(@ids)
+		ORDER BY 1 LIMIT @limit`, pgx.NamedArgs{"ids": ids, "limit": maxTimelineRows})
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (s TimelineStep, err error) {
+		var id uuid.UUID
+		err = row.Scan(&s.At, &id, &s.What, &s.Text)
+		s.At, s.Subject, s.rank = s.At.UTC(), subjects[id], rankOther
+		return s, err
+	})
+}
