@@ -29,8 +29,11 @@ var dutyElements = []iso8583.Element{
 	iso8583.ProcessingCode, iso8583.STAN, iso8583.TimeLocal, iso8583.DateLocal, iso8583.MerchantType,
 	iso8583.POSEntryMode, iso8583.POSConditionCode, iso8583.AcquirerID, iso8583.ForwarderID, iso8583.RRN,
 	iso8583.TerminalID, iso8583.CardAcceptorID, iso8583.CardAcceptorNameLocation, iso8583.CurrencyTransaction,
-	iso8583.SettlementDate, elementBusinessCode,
+	iso8583.SettlementDate, businessCode,
 }
+
+// businessCode is DE 26 of 1993: the card acceptor's business, which 1987 has in DE 18.
+const businessCode iso8583.Element = 26
 
 // outgoing gathers the faults of setting elements, so that a request hears of all of them at once.
 type outgoing struct {
@@ -116,8 +119,8 @@ func (l *cardLink) buildRequest(req *AuthorizationRequest, a *Authorization) (*i
 func (l *cardLink) setEdition(o *outgoing, req *AuthorizationRequest, kind TypeConfig, local time.Time) {
 	if l.edition1993 {
 		o.set(iso8583.TimeLocal, "", local.Format(timeLocalLayout1993))
-		o.set(elementFunctionCode, "type", kind.FunctionCode)
-		o.set(elementBusinessCode, "merchant.mcc", req.Merchant.MCC)
+		o.set(iso8583.FunctionCode, "type", kind.FunctionCode)
+		o.set(businessCode, "merchant.mcc", req.Merchant.MCC)
 		return
 	}
 	o.set(iso8583.TimeLocal, "", local.Format(timeLocalLayout))

@@ -87,7 +87,7 @@ func (l *cardLink) dutyValues(v *Vault, a *Authorization, d reversal.Duty) (map[
 	if err != nil {
 		return nil, err
 	}
-	values[l.originalElement()] = original
+	values[l.spec.OriginalElement()] = original
 	if d.STAN != "" {
 		values[iso8583.STAN] = d.STAN
 	}
@@ -101,13 +101,13 @@ func (l *cardLink) setKind(values map[iso8583.Element]string, a *Authorization, 
 	if l.edition1993 {
 		switch {
 		case d.Kind == reversal.Capture:
-			values[elementFunctionCode] = l.config.Captures.FunctionCode
+			values[iso8583.FunctionCode] = l.config.Captures.FunctionCode
 		case partial:
-			values[elementFunctionCode] = functionPartialReversal
-			values[elementMessageReason] = reasonCode(d.Reason)
+			values[iso8583.FunctionCode] = functionPartialReversal
+			values[iso8583.MessageReasonCode] = reasonCode(d.Reason)
 		default:
-			values[elementFunctionCode] = functionFullReversal
-			values[elementMessageReason] = reasonCode(d.Reason)
+			values[iso8583.FunctionCode] = functionFullReversal
+			values[iso8583.MessageReasonCode] = reasonCode(d.Reason)
 		}
 	}
 	if !partial {
@@ -120,7 +120,7 @@ func (l *cardLink) setKind(values map[iso8583.Element]string, a *Authorization, 
 	case partialReplacement:
 		values[iso8583.ReplacementAmounts] = pad(d.StandingMinor, amountDigits) + pad(0, amountDigits) + pad(0, feeDigits)
 	case partialOriginal:
-		values[elementAmountsBefore] = pad(*a.ApprovedMinor, amountDigits) + pad(0, amountDigits)
+		values[iso8583.AmountsOriginal] = pad(*a.ApprovedMinor, amountDigits) + pad(0, amountDigits)
 		values[iso8583.AmountTransaction] = pad(d.StandingMinor, amountDigits)
 	case partialAmount:
 		values[iso8583.AmountTransaction] = pad(d.AmountMinor, amountDigits)
@@ -128,12 +128,9 @@ func (l *cardLink) setKind(values map[iso8583.Element]string, a *Authorization, 
 	return nil
 }
 
-// originalElement is where the original data elements stand: DE 90, in 1993 DE 56.
-func (l *cardLink) originalElement() iso8583.Element { return iso8583.OriginalData }
-
 // originalData names what was sent, never what came back: the authorisation, or the capture that a reversal undoes.
 func (l *cardLink) originalData(a *Authorization, d reversal.Duty, values map[iso8583.Element]string) (string, error) {
-	original := iso8583.OriginalDataElements{STAN: a.STAN, TransmissionDateTime: a.TransmissionDateTime,
+	original := iso8583.OriginalDataElements{STAN: a.STAN, TransmissionDateTime: a.TransmissionDateTime, LocalDateTime: values[iso8583.TimeLocal],
 		AcquirerID: values[iso8583.AcquirerID], ForwarderID: values[iso8583.ForwarderID]}
 	text := a.MTI
 	if d.Undoes != nil {
@@ -144,7 +141,7 @@ func (l *cardLink) originalData(a *Authorization, d reversal.Duty, values map[is
 	if original.MTI, err = iso8583.ParseMTI(text); err != nil {
 		return "", err
 	}
-	return original.Encode()
+	return original.EncodeFor(l.spec.Edition())
 }
 
 // Values of DE 24 and DE 25 in 1993.

@@ -55,14 +55,10 @@ func (c LinkConfig) validateWire(path string, f *configs.Faults) {
 	}
 }
 
-// edition1993 tells whether the link's messages are of the 1993 edition.
+// edition1993 tells whether the link's dialect is of the 1993 edition.
 func (c LinkConfig) edition1993() bool {
-	for _, kind := range c.Types {
-		if mti, err := iso8583.ParseMTI(kind.MTI); err == nil {
-			return mti.Version() == 1
-		}
-	}
-	return false
+	spec, err := c.Spec.Build()
+	return err == nil && spec.Edition() == iso8583.Edition1993
 }
 
 var responseCodeForm = regexp.MustCompile(`^[0-9A-Z]{2,3}$`)

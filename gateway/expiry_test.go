@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
 
 	"github.com/schemegate/schemegate/configs"
 	"github.com/schemegate/schemegate/gateway"
@@ -146,4 +147,51 @@ func TestHoldsWithoutAnEndNeverExpire(t *testing.T) {
 	if n := expire(t, s, 10*365*24*time.Hour); n != 0 || readMoney(t, s, v.ID).State != "approved" {
 		t.Fatalf("%d expired", n)
 	}
+}
+
+// TestManyHoldsExpireInOneLook: more than one transaction takes, the last of them not full.
+func TestManyHoldsExpireInOneLook(t *testing.T) {
+	t.Parallel()
+	const copies = 1_003
+	s := gatewaytest.New(t, gatewaytest.Options{})
+	v := s.MustAuthorize(t, "key-1", twenty(nil))
+	if _, err := s.DB.Pool.Exec(t.Context(), `INSERT INTO card_authorization
+		SELECT (jsonb_populate_record(a, jsonb_build_object('id', gen_random_uuid(), 'rrn', lpad(n::text, 12, '0'), 'client_reference', 'copy-' || n))).*
+		FROM card_authorization a, generate_series(1, @copies::int) n WHERE a.id = @id`, pgx.NamedArgs{"id": v.ID, "copies": copies}); err != nil {
+		t.Fatal(err)
+	}
+	if n := expire(t, s, time.Minute); n != copies+1 {
+		t.Fatalf("%d expired, want %d", n, copies+1)
+	}
+	if n := s.Count(t, `SELECT count(*) FROM ledger_posting WHERE step = 2 AND number = 2`); n != copies+1 {
+		t.Fatalf("%d releases", n)
+	}
+}
+
+// TestHoldsExpireUnderTwoDaemonsOnce: both look at the same time, and each hold ends once.
+func TestHoldsExpireUnderTwoDaemonsOnce(t *testing.T) {
+	t.Parallel()
+	s := gatewaytest.New(t, gatewaytest.Options{})
+	other := gatewaytest.New(t, gatewaytest.Options{Beside: s, Gateway: func(c *gateway.Config) { c.Instance = "other" }})
+	views := authorizeAll(t, s, "20.00", "20.00", "20.00", "20.00", "20.00", "20.00", "20.00", "20.00")
+	ended := make([]int, 6)
+	for _, err := range together(len(ended), func(i int) (err error) {
+		ended[i], err = []*gatewaytest.Stand{s, other}[i%2].Gateway.ExpireHolds(context.Background(), gatewaytest.LinkName, time.Now().Add(7*24*time.Hour+time.Minute))
+		return err
+	}) {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	sum := expire(t, s, time.Minute) // what one look left to another
+	for _, n := range ended {
+		sum += n
+	}
+	if sum != len(views) || s.Count(t, `SELECT count(*) FROM event WHERE kind = 'authorization.expired'`) != len(views) {
+		t.Fatalf("%d ends of %d holds: %v", sum, len(views), ended)
+	}
+	for _, v := range views {
+		wantPostings(t, s, v.ID, heldTwenty, "release 2 pending settlement>customer 2000")
+	}
+	verifyLedger(t, s)
 }

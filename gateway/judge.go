@@ -146,7 +146,7 @@ const reasonNotBegun = "write_not_begun"
 func notSentReason(err error) string {
 	for reason, known := range map[string]error{
 		"link_down": link.ErrDown, "link_not_signed_on": link.ErrNotSignedOn, "link_shutting_down": link.ErrShuttingDown,
-		"key_in_flight": link.ErrKeyInFlight, "too_many_pending": link.ErrTooManyPending, "send_time_passed": link.ErrExpired,
+		"link_signed_off": link.ErrSignedOff, "rate_limited": link.ErrRateLimited, "key_in_flight": link.ErrKeyInFlight, "too_many_pending": link.ErrTooManyPending, "send_time_passed": link.ErrExpired,
 	} {
 		if errors.Is(err, known) {
 			return reason

@@ -171,24 +171,6 @@ func TestSuspendedReversalIsClosedByALateAcknowledgement(t *testing.T) {
 	s.CheckBooks(t)
 }
 
-// TestLateApprovalAfterNothingToUndoCallsAPerson: the reversal overtook its original, so the scheme holds what nobody undoes.
-func TestLateApprovalAfterNothingToUndoCallsAPerson(t *testing.T) {
-	t.Parallel()
-	s := gatewaytest.New(t, gatewaytest.Options{Scheme: func(c *sim.CardConfig) {
-		c.LateAfter = configs.Duration(2 * lateDelay)
-		c.Rules = []sim.Rule{{When: sim.Match{MTI: reversals}, Then: refused("25")}}
-	}})
-	v := s.MustAuthorize(t, "key-1", gatewaytest.Purchase("10.92", nil))
-	s.AwaitState(t, v.ID, "reversed")
-	s.Eventually(t, "late approval kept", func() bool { return journaled(t, s, v.ID, "0110", "late") == 1 })
-	if n := openExceptions(t, s, v.ID, "answer_contradicts_decision"); n != 1 {
-		t.Fatalf("%d exceptions", n)
-	}
-	if n := s.Count(t, `SELECT count(*) FROM event WHERE kind = 'authorization.late_response' AND subject_id = $1`, v.ID); n != 1 || s.Read(t, v.ID).State != "reversed" {
-		t.Fatalf("%d events, state %s", n, s.Read(t, v.ID).State)
-	}
-}
-
 // TestSecondCopyOfTheDecidingAnswerIsADuplicate: it comes while the first is still being committed, and is no late answer.
 func TestSecondCopyOfTheDecidingAnswerIsADuplicate(t *testing.T) {
 	t.Parallel()

@@ -68,7 +68,7 @@ func TestWhatAStateMeans(t *testing.T) {
 func TestReasonOfNotSent(t *testing.T) {
 	t.Parallel()
 	for reason, err := range map[string]error{
-		"link_down": link.ErrDown, "link_not_signed_on": link.ErrNotSignedOn, "link_shutting_down": link.ErrShuttingDown,
+		"link_signed_off": link.ErrSignedOff, "rate_limited": link.ErrRateLimited, "link_down": link.ErrDown, "link_not_signed_on": link.ErrNotSignedOn, "link_shutting_down": link.ErrShuttingDown,
 		"key_in_flight": link.ErrKeyInFlight, "too_many_pending": link.ErrTooManyPending, "send_time_passed": link.ErrExpired,
 		"write_not_begun": errors.New("another one"),
 	} {

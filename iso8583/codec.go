@@ -51,7 +51,7 @@ func (s *Spec) checkValues(m *Message) error {
 	for _, e := range m.Elements() {
 		r, err := s.ruleOf(e)
 		if err == nil {
-			err = r.check(e, string(m.value(e)))
+			err = checkValue(r, e, m.value(e))
 		}
 		if err != nil {
 			return err

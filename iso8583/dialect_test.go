@@ -3,6 +3,7 @@ package iso8583
 import (
 	"bytes"
 	"fmt"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -100,6 +101,14 @@ func TestSpecConfig_EncodingFaults(t *testing.T) {
 	}
 }
 
+// TestSpecConfig_DefaultSaysNothing: a default of ours must not override what a profile's file or dialect says.
+func TestSpecConfig_DefaultSaysNothing(t *testing.T) {
+	t.Parallel()
+	if !reflect.DeepEqual(DefaultSpecConfig(), SpecConfig{}) {
+		t.Errorf("%+v", DefaultSpecConfig())
+	}
+}
+
 // TestSpecConfig_FormatBringsItsCoding: an element that becomes text or bytes in a packed dialect is written as such ones are.
 func TestSpecConfig_FormatBringsItsCoding(t *testing.T) {
 	t.Parallel()
@@ -145,6 +154,10 @@ func TestAppendKey_IsTextInEveryDialect(t *testing.T) {
 	}
 	if len(keys) != 1 {
 		t.Errorf("%d different keys", len(keys))
+	}
+	var unread Peeked
+	if _, err := AppendKey(nil, &unread, []Element{STAN}); err == nil {
+		t.Error("a message that was never read has a key")
 	}
 	// A wrong filler makes another key: such a message cannot answer the one that it looks like.
 	s := built(t, SpecConfig{Dialect: Dialect1987BCD})

@@ -16,7 +16,7 @@ func (e *MissingKeyElementError) Error() string {
 // listed elements in their order, as text whatever the dialect's coding. Which types are one exchange the profile says. Every value goes
 // in with its number and length, so that two different messages cannot run together to one key. Without one of the elements the error is a *MissingKeyElementError and dst is returned as it was.
 func AppendKey(dst []byte, p *Peeked, elements []Element) ([]byte, error) {
-	key := binary.BigEndian.AppendUint16(dst, uint16(p.spec.Exchange(p.mti)))
+	key := binary.BigEndian.AppendUint16(dst, uint16(p.exchange()))
 	for _, e := range elements {
 		if !p.Has(e) {
 			return dst, &MissingKeyElementError{Element: e, MTI: p.mti}
@@ -27,4 +27,12 @@ func AppendKey(dst []byte, p *Peeked, elements []Element) ([]byte, error) {
 		binary.BigEndian.PutUint16(key[start-2:], uint16(len(key)-start))
 	}
 	return key, nil
+}
+
+// exchange is the type of the exchange in the dialect that the message was read in; one that was never read has none.
+func (p *Peeked) exchange() MTI {
+	if p.spec == nil {
+		return p.mti
+	}
+	return p.spec.Exchange(p.mti)
 }

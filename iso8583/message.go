@@ -69,21 +69,6 @@ func (m *Message) addSpan(e Element, place int, at span) {
 	m.spans = slices.Insert(m.spans, place, at)
 }
 
-func (m *Message) put(e Element, value string) {
-	place, found := m.find(e)
-	if found {
-		if old := m.value(e); len(value) == len(old) {
-			copy(old, value)
-			return
-		}
-		m.remove(e, place)
-	}
-	start := len(m.data)
-	m.reserve(len(value))
-	m.data = append(m.data, value...)
-	m.addSpan(e, place, span{uint32(start), uint32(len(m.data))})
-}
-
 // remove takes an element out, closes the gap it leaves and clears what was there.
 func (m *Message) remove(e Element, place int) {
 	at := m.spans[place]
@@ -123,7 +108,7 @@ func (m *Message) Set(e Element, value string) error {
 	if r.format.isBinary() {
 		return &ElementError{e, "binary, so its value is bytes"}
 	}
-	return m.set(e, r, value)
+	return setValue(m, e, r, value)
 }
 
 // SetBytes gives a binary element (DE 52, 55, 64, 128) its value, as a copy. The error is an *ElementError, without the value.
@@ -135,18 +120,33 @@ func (m *Message) SetBytes(e Element, value []byte) error {
 	if !r.format.isBinary() {
 		return &ElementError{e, "text, so its value is not bytes"}
 	}
-	return m.set(e, r, string(value))
+	return setValue(m, e, r, value)
 }
 
-func (m *Message) set(e Element, r *rule, value string) error {
-	if value == "" {
+func setValue[T string | []byte](m *Message, e Element, r *rule, value T) error {
+	if len(value) == 0 {
 		return &ElementError{e, "not empty: an element without a value is left out"}
 	}
-	if err := r.check(e, value); err != nil {
+	if err := checkValue(r, e, value); err != nil {
 		return err
 	}
-	m.put(e, value)
+	putValue(m, e, value)
 	return nil
+}
+
+func putValue[T string | []byte](m *Message, e Element, value T) {
+	place, found := m.find(e)
+	if found {
+		if old := m.value(e); len(value) == len(old) {
+			copy(old, value)
+			return
+		}
+		m.remove(e, place)
+	}
+	start := len(m.data)
+	m.reserve(len(value))
+	m.data = append(m.data, value...)
+	m.addSpan(e, place, span{uint32(start), uint32(len(m.data))})
 }
 
 // Unset takes the element out of the message.
@@ -165,7 +165,7 @@ func (m *Message) Wipe() {
 // Get gives a text element's value, with every zero and space of the wire, "" when absent; of a binary element upper-case hexadecimal digits.
 func (m *Message) Get(e Element) string {
 	value := m.value(e)
-	if m.spec.IsBinary(e) {
+	if value != nil && m.spec.IsBinary(e) {
 		return strings.ToUpper(hex.EncodeToString(value))
 	}
 	return string(value)

@@ -90,6 +90,36 @@ func TestProfile_FromYAML(t *testing.T) {
 	}
 }
 
+const packedProfileYAML = `
+spec:
+  dialect: 1993-bcd
+  bitmap: hex
+  response_mtis: {1460: 1480, "0370": "0360"}
+  elements:
+    2: {filler: right-f}
+    35: {length_encoding: binary}
+    39: {encoding: ebcdic}
+    60: {format: n, prefix: ll, length: 12, length_unit: bytes}
+`
+
+// TestProfile_PackedDialectFromYAML reads a packed dialect with its exceptions as operators write it.
+func TestProfile_PackedDialectFromYAML(t *testing.T) {
+	t.Parallel()
+	var p profile
+	if faults := configs.Load("profile.yaml", []byte(packedProfileYAML), &p); len(faults) > 0 {
+		t.Fatal(faults)
+	}
+	s := buildSpec(t, p.Spec)
+	body := encode(t, s, 0x1480, map[int]string{2: "4111111111111111003", 35: "4111111111111111D29122011234567890123", 39: "400", 60: "005100000005"})
+	want := string(unhex(t, "1480")) + "4000000022000010" + string(unhex(t, "19"+"4111111111111111003F"+"25"+"4111111111111111D29122011234567890123F"+"F4F0F0"+"06"+"005100000005"))
+	if string(body) != want {
+		t.Errorf("%x, want %x", body, want)
+	}
+	if s.Edition() != iso8583.Edition1993 || s.ResponseTo(0x1461) != 0x1480 || s.Exchange(0x0360) != 0x0370 {
+		t.Error("edition or pairs are not the profile's")
+	}
+}
+
 // TestProfile_YAMLFaultsNameTheirKey: what the reader itself can see wrong is reported with its key and line.
 func TestProfile_YAMLFaultsNameTheirKey(t *testing.T) {
 	t.Parallel()

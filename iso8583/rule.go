@@ -206,7 +206,7 @@ func (r *rule) appendLength(dst []byte, n int) []byte {
 	return dst
 }
 
-// appendWire writes a value that check has passed: the length in front, then the value.
+// appendWire writes a value that checkValue has passed: the length in front, then the value.
 func (r *rule) appendWire(dst, value []byte) []byte {
 	if r.prefix != 0 {
 		n := len(value)
@@ -274,8 +274,8 @@ func (r *rule) checkRead(e Element, value []byte, n int) error {
 	return checkFormat(r.format, e, value)
 }
 
-// check holds a value to send against format and length, and against what the wire can carry of it.
-func (r *rule) check(e Element, value string) error {
+// checkValue holds a value to send against format and length, and against what the wire can carry of it.
+func checkValue[T string | []byte](r *rule, e Element, value T) error {
 	if err := r.checkLength(e, len(value)); err != nil {
 		return err
 	}

@@ -69,9 +69,9 @@ func TestB6_EBCDICThatIsNotPrintableASCII(t *testing.T) {
 	}
 }
 
-// TestB8_TLVOrderAndRepetition and B9: a message made anew from the values of another has its bytes, with tags that are repeated,
-// unsorted or unknown.
-func TestB8_B9_NothingIsSortedMergedOrDropped(t *testing.T) {
+// TestB8_B9_J15_NothingIsSortedMergedOrDropped: a message made anew from the values of another, as a reversal is from those of its
+// original, has its bytes, with tags that are repeated, unsorted or unknown.
+func TestB8_B9_J15_NothingIsSortedMergedOrDropped(t *testing.T) {
 	t.Parallel()
 	icc := fromHex(t, "9F3602 0001 DF810102 5A5A 9F36020002 5F2A020978 9A03261201")
 	for _, s := range fuzzedSpecs(t) {
@@ -162,8 +162,8 @@ func decodeError(s *Spec, body []byte) error {
 	return err
 }
 
-// TestW3_J5_PackedTrack2: 37 half bytes in 19 bytes, the separator D and the filler F, with its length as a binary number; what follows is
-// still found. J 6 and W10 are tracks of an odd number of digits as well.
+// TestW3_J5_W10_PackedTrack2: 37 half bytes in 19 bytes, the separator D and the filler F, with its length as a binary number; what follows is
+// still found.
 func TestW3_J5_W10_PackedTrack2(t *testing.T) {
 	t.Parallel()
 	binary := built(t, SpecConfig{Dialect: Dialect1987BCD, Elements: map[Element]ElementConfig{Track2: {LengthEncoding: "binary"}}})
@@ -404,6 +404,54 @@ func TestP4_CostIsBoundedInEveryDialect(t *testing.T) {
 			if refusesElement(t, err, e); !strings.Contains(err.Error(), "at most") {
 				t.Errorf("%s, %s: %v", s.dialect.name, e, err)
 			}
+		}
+	}
+}
+
+// TestB11_ZeroLengthInEveryDialect: an element without a value is there, empty, and goes out as it came.
+func TestB11_ZeroLengthInEveryDialect(t *testing.T) {
+	t.Parallel()
+	for _, s := range fuzzedSpecs(t) {
+		for e := firstElement; e < secondBitmap; e++ {
+			r := s.rules[e]
+			if r.prefix == fixed {
+				continue
+			}
+			body := s.appendBitmap(s.appendMTI(nil, s.mtis[0]), firstBit>>(e-1))
+			body = r.appendLength(body, 0)
+			m, err := s.Decode(body)
+			noError(t, err)
+			if value := m.Bytes(e); !m.Has(e) || value == nil || len(value) != 0 || m.Get(e) != "" {
+				t.Errorf("%s, %s: %q", s.dialect.name, e, value)
+			}
+			if again, err := s.Encode(m); err != nil || !bytes.Equal(again, body) {
+				t.Errorf("%s, %s: %x, %v", s.dialect.name, e, again, err)
+			}
+		}
+	}
+}
+
+// TestB14_B15_NothingShowsInAnyDialect: neither an image nor, of a message that is spoiled or cut anywhere, an error.
+func TestB14_B15_NothingShowsInAnyDialect(t *testing.T) {
+	t.Parallel()
+	for _, g := range loadDialects(t) {
+		s := g.spec(t)
+		m, err := s.Decode(g.body)
+		noError(t, err)
+		for _, text := range []string{fmt.Sprint(m), fmt.Sprintf("%#v %x", m, *m)} {
+			for _, secret := range []string{testPAN, testPAN[:7] + "1", "D2912", "2912201", "00FF1020", "9F2608"} {
+				if strings.Contains(text, secret) {
+					t.Errorf("%s shows %s: %s", g.name, secret, text)
+				}
+			}
+		}
+		for i := range g.body {
+			for _, c := range []byte{0x00, 0xFF, 0x4A, 0xD1, 0x60} {
+				body := bytes.Clone(g.body)
+				body[i] = c
+				holdsNothing(t, decodeError(s, body))
+			}
+			holdsNothing(t, decodeError(s, g.body[:i]))
 		}
 	}
 }

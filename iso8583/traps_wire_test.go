@@ -81,8 +81,8 @@ func refusesICC(t *testing.T, hexICC, rule string) {
 	}
 }
 
-// TestP2_TLVLengthsBeyond16Bits: lengths that become negative, in the list of real-life inputs number 3 as well.
-func TestP2_TLVLengthsBeyond16Bits(t *testing.T) {
+// TestP2_J3_TLVLengthsBeyond16Bits: lengths that become negative, in the list of real-life inputs number 3 as well.
+func TestP2_J3_TLVLengthsBeyond16Bits(t *testing.T) {
 	t.Parallel()
 	refusesICC(t, "E188FFFFFFFFFFFFFFFF", "16 bits")
 	refusesICC(t, "9F36888000000000000000AA", "16 bits")
@@ -100,8 +100,8 @@ func TestP2_TLVLengthsBeyond16Bits(t *testing.T) {
 	}
 }
 
-// TestP1_ASignIsNoLengthInAnyCoding: the length -5 in EBCDIC, on which the stock library panics.
-func TestP1_ASignIsNoLengthInAnyCoding(t *testing.T) {
+// TestP1_J2_ASignIsNoLengthInAnyCoding: the length -5 in EBCDIC, on which the stock library panics.
+func TestP1_J2_ASignIsNoLengthInAnyCoding(t *testing.T) {
 	t.Parallel()
 	composite := field.NewComposite(&field.Spec{
 		Length: 255, Pref: prefix.EBCDIC.LL, Tag: &field.TagSpec{Length: 2, Enc: encoding.EBCDIC, Sort: sort.StringsByInt},

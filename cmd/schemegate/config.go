@@ -92,6 +92,14 @@ func (c *config) resolve(dir string) error {
 	for i := range c.Gateway.Vault.SealingKeys {
 		paths = append(paths, &c.Gateway.Vault.SealingKeys[i].Secret.File)
 	}
+	for name, l := range c.Gateway.Links {
+		for _, file := range l.Files() {
+			if !filepath.IsAbs(*file) {
+				*file = filepath.Join(dir, *file)
+			}
+		}
+		c.Gateway.Links[name] = l
+	}
 	for _, path := range paths {
 		if *path != "" && !filepath.IsAbs(*path) {
 			*path = filepath.Join(dir, *path)

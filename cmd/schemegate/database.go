@@ -16,8 +16,6 @@ import (
 )
 
 const (
-	// databaseStartTimeout bounds the start of the private PostgreSQL, a first one with initdb and a recovery included.
-	databaseStartTimeout = 2 * time.Minute
 	// databaseStopTimeout bounds its stop, databaseCutTimeout that after a second signal; past it the next start recovers.
 	databaseStopTimeout = 30 * time.Second
 	databaseCutTimeout  = 5 * time.Second
@@ -43,9 +41,7 @@ func openDatabase(ctx context.Context, c config, log *zap.Logger) (*database, er
 		d.url, err = c.Database.connectionURL()
 		return d, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, databaseStartTimeout)
-	defer cancel()
-	began := time.Now()
+	began := time.Now() // without a bound: a recovery that is ended half way begins anew; localpg bounds each step and any silence
 	private, err := localpg.Start(ctx, c.Database.Private, log)
 	if err != nil {
 		return nil, fmt.Errorf("start private PostgreSQL: %w", err)

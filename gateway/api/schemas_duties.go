@@ -4,7 +4,6 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 
 	"github.com/schemegate/schemegate/gateway"
-	"github.com/schemegate/schemegate/reversal"
 )
 
 var (
@@ -30,7 +29,7 @@ func captureRequestSchema() *huma.Schema {
 func reversalRequestSchema() *huma.Schema {
 	s := describe(objectSchema(map[string]*huma.Schema{
 		"client_reference": textSchema(referenceForm.String()), "amount": textSchema(`^[0-9]{1,12}(\.[0-9]+)?$`), "capture_id": id(),
-		"reason": word(string(reversal.Customer), string(reversal.Undelivered)),
+		"reason": word("customer_cancellation", "answer_undelivered"),
 	}), `
 		client_reference: Of the authorisation; required where the path does not name it, refused where it does.
 		amount: Takes back this much of the hold; the whole authorisation when absent.
@@ -42,7 +41,7 @@ func reversalRequestSchema() *huma.Schema {
 
 func dutySchema() *huma.Schema {
 	return describe(objectSchema(map[string]*huma.Schema{
-		"id": id(), "authorization_id": id(), "kind": word(string(reversal.Reversal), string(reversal.Capture)), "number": integerSchema(0, 0),
+		"id": id(), "authorization_id": id(), "kind": word("reversal", "capture"), "number": integerSchema(0, 0),
 		"client_reference": text(), "amount": text(), "standing_amount": text(), "currency": text(), "final": flag(), "undoes": id(), "reason": text(),
 		"stan": text(), "state": word("owed", "acknowledged", "suspended"), "closed_as": closedAs(), "attempts": integerSchema(0, 0),
 		"next_at": orNull(moment()), "response_code": text(), "needs_attention": flag(), "created_at": moment(), "updated_at": moment(),

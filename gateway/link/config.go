@@ -94,11 +94,11 @@ func (c Config) Validate(path string, f *configs.Faults) {
 	validateAddress(at("address"), c.Address, f)
 	c.LinesConfig.validate(at, f)
 	if _, err := c.Framing.Build(); err != nil {
-		f.Add(at("framing"), err.Error(), nil)
+		f.AddError(at("framing"), err)
 	}
 	spec, err := c.Spec.Build()
 	if err != nil {
-		f.Add(at("spec"), err.Error(), nil)
+		f.AddError(at("spec"), err)
 	}
 	c.validateKeys(at, spec, f)
 	c.validateNetwork(at, spec, f)

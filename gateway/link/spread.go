@@ -7,7 +7,7 @@ import (
 )
 
 // maxAffinityCalls bounds the calls of one affinity that are in flight or wait for their turn to be.
-const maxAffinityCalls = 64
+const maxAffinityCalls = 4096
 
 // affinity is what is in flight for one Call.Affinity.
 type affinity struct {

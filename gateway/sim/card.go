@@ -12,10 +12,10 @@ package sim
 import (
 	"context"
 	"crypto/rand"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
-	"slices"
 	"sync"
 	"time"
 
@@ -28,18 +28,19 @@ import (
 // acceptPause is how long the listener rests after an accept that failed, as it does when file handles run out.
 const acceptPause = 50 * time.Millisecond
 
-// ErrNoConnection is what SendEcho says when nobody is connected.
-var ErrNoConnection = errors.New("send echo: no connection")
-
 // Card is a card scheme. Its methods are safe for concurrent use.
 type Card struct {
 	cfg      CardConfig
 	spec     *iso8583.Spec
+	wire     *wire
 	framing  *iso8583.Framing
+	tls      *tls.Config // nil for plain TCP
 	log      *zap.Logger
 	listener net.Listener
 	journal  *journal
 	books    *books
+	repeats  *repeats
+	balance  int64         // that every account has, in minor units
 	waiting  chan struct{} // one for each answer held back
 	running  sync.WaitGroup
 
@@ -49,6 +50,8 @@ type Card struct {
 	accepted    int // number of the newest connection
 	stan        int // of our own messages, the last one used
 	dropAll     bool
+	date        time.Time // the business date that the last cutover began
+	financial   int       // requests that were no network management
 	stopping    bool
 }
 
@@ -59,31 +62,50 @@ func NewCard(cfg CardConfig, log *zap.Logger) (*Card, error) {
 	if err := faults.Err(); err != nil {
 		return nil, fmt.Errorf("make card scheme: %w", err)
 	}
-	spec, err := cfg.Spec.Build()
-	if err != nil {
-		return nil, fmt.Errorf("make card scheme: %w", err)
-	}
-	framing, err := cfg.Framing.Build()
-	if err != nil {
-		return nil, fmt.Errorf("make card scheme: %w", err)
-	}
-	rules, err := compileRules(cfg.allRules())
-	if err != nil {
-		return nil, fmt.Errorf("make card scheme: %w", err)
-	}
+	c := &Card{cfg: cfg, log: log, waiting: make(chan struct{}, cfg.MaxWaitingAnswers), connections: map[int]*connection{},
+		date: time.Now().UTC()}
 	key := make([]byte, 32)
 	rand.Read(key) // never fails: the process ends instead
-	journal, err := newJournal(key, cfg)
-	if err != nil {
+	if err := c.prepare(key); err != nil {
 		return nil, fmt.Errorf("make card scheme: %w", err)
 	}
 	listener, err := net.Listen("tcp", cfg.Listen)
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("make card scheme: %w", err), journal.close())
+		return nil, errors.Join(fmt.Errorf("make card scheme: %w", err), c.journal.close())
 	}
-	return &Card{cfg: cfg, spec: spec, framing: framing, log: log, listener: listener, journal: journal,
-		books: newBooks(key, cfg.MaxOriginals), waiting: make(chan struct{}, cfg.MaxWaitingAnswers),
-		rules: rules, connections: map[int]*connection{}}, nil
+	c.listener = listener
+	return c, nil
+}
+
+// prepare makes everything but the listener.
+func (c *Card) prepare(key []byte) error {
+	var err error
+	if c.spec, err = c.cfg.Spec.Build(); err != nil {
+		return err
+	}
+	if c.wire, err = newWire(c.spec, c.cfg.Network); err != nil {
+		return err
+	}
+	framing, err := c.cfg.Framing.Build()
+	if err != nil {
+		return err
+	}
+	c.framing = framing.Peer()
+	if c.rules, err = compileRules(c.cfg.allRules()); err != nil {
+		return err
+	}
+	if c.tls, err = c.cfg.TLS.build(); err != nil {
+		return err
+	}
+	if c.balance, err = parseAmount(c.cfg.Balance); err != nil {
+		return fmt.Errorf("balance: %w", err)
+	}
+	c.books = newBooks(c.wire, key, c.cfg.MaxOriginals, bookRules{unknownOriginal: c.cfg.UnknownOriginalCode,
+		nothingHeld: c.cfg.NothingHeldCode, alreadyReversed: c.cfg.AlreadyReversedCode,
+		partialByAmount: c.cfg.PartialReversal == PartialByAmount, completionEndsHold: c.cfg.CompletionEndsHold})
+	c.repeats = newRepeats(c.wire, c.cfg.MaxOriginals, c.cfg.RepeatsRefreshTime)
+	c.journal, err = newJournal(key, c.cfg)
+	return err
 }
 
 // Addr is where the scheme listens.
@@ -116,7 +138,7 @@ func (c *Card) shut() {
 	c.stopping = true
 	c.mu.Unlock()
 	c.listener.Close()
-	c.TriggerHangUp()
+	c.HangUpAll()
 }
 
 // admit serves a new connection, unless there are too many.
@@ -129,14 +151,23 @@ func (c *Card) admit(nc net.Conn) {
 		nc.Close()
 		return
 	}
-	conn := &connection{card: c, number: c.accepted, conn: nc, closed: make(chan struct{}), echoes: map[string]chan struct{}{},
-		log: c.log.With(zap.Int("connection", c.accepted))}
+	conn := &connection{card: c, number: c.accepted, conn: nc, peer: nc.RemoteAddr().String(), closed: make(chan struct{}),
+		asked: map[string]chan string{}, log: c.log.With(zap.Int("connection", c.accepted))}
+	if c.tls != nil {
+		conn.conn = tls.Server(nc, c.tls)
+	}
 	c.connections[conn.number] = conn
 	c.journal.event(conn.number, "connected", "")
 	conn.log.Info("connection accepted", zap.Stringer("peer", nc.RemoteAddr()))
 	c.running.Go(conn.serve)
 	if c.cfg.EchoInterval > 0 {
 		c.running.Go(conn.echoForEver)
+	}
+	if c.cfg.KeepAliveInterval > 0 {
+		c.running.Go(conn.keepAliveForEver)
+	}
+	if c.cfg.HangUpAfter > 0 {
+		c.running.Go(conn.hangUpInTime)
 	}
 }
 
@@ -173,48 +204,6 @@ func (c *Card) dropsAll() bool {
 	defer c.mu.Unlock()
 	return c.dropAll
 }
-
-// TriggerHangUp closes every connection. New ones are accepted.
-func (c *Card) TriggerHangUp() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for _, conn := range c.connections {
-		conn.close("closed by the scheme")
-	}
-}
-
-// SendEcho sends an echo test on the newest connection and waits for its answer until ctx ends.
-func (c *Card) SendEcho(ctx context.Context) error {
-	c.mu.Lock()
-	newest := 0
-	for number := range c.connections {
-		newest = max(newest, number)
-	}
-	conn := c.connections[newest]
-	c.mu.Unlock()
-	if conn == nil {
-		return ErrNoConnection
-	}
-	stan, answered, err := conn.sendEcho()
-	if err != nil {
-		return fmt.Errorf("send echo: %w", err)
-	}
-	defer conn.forgetEcho(stan)
-	select {
-	case <-answered:
-		return nil
-	case <-conn.closed:
-		return errors.New("send echo: connection lost")
-	case <-ctx.Done():
-		return fmt.Errorf("send echo: no answer: %w", ctx.Err())
-	}
-}
-
-// Journal gives the records in memory, the oldest first.
-func (c *Card) Journal() []Record { return c.journal.snapshot() }
-
-// Holds gives the issuer's books: every original it knows.
-func (c *Card) Holds() map[HoldKey]Hold { return c.books.snapshot() }
 
 // Counts gives how often things happened since the start.
 func (c *Card) Counts() Counts {
@@ -263,12 +252,4 @@ func pause(end <-chan struct{}, d time.Duration) bool {
 	case <-end:
 		return false
 	}
-}
-
-// allRules are the configured ones, with the magic amounts behind them.
-func (c CardConfig) allRules() []Rule {
-	if !c.MagicAmounts {
-		return c.Rules
-	}
-	return slices.Concat(c.Rules, magicRules(c.LateAfter))
 }

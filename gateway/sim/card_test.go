@@ -358,7 +358,7 @@ func TestJournalFileShowsNoCardData(t *testing.T) {
 	if records[4].ResponseCode != "00" || reversal.OriginalDataElements != undo(1, 2500)[90] || reversal.Note != "released" {
 		t.Errorf("answer %+v, reversal %+v", records[4], reversal)
 	}
-	if repeat.Note != "repeat: reversed before" || repeat.Digest == reversal.Digest || len(repeat.Digest) != 32 {
+	if repeat.Note != "repeat: released" || repeat.Digest == reversal.Digest || len(repeat.Digest) != 32 {
 		t.Errorf("reversal %+v, repeat %+v", reversal, repeat)
 	}
 	if strings.Contains(string(content)+log.String(), visaPAN) {

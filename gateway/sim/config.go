@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -18,17 +19,31 @@ const (
 	BeforeSignOnIgnore = "ignore" // says nothing
 )
 
+// How a reversal says that it is about a part of its original.
+const (
+	PartialByStandard = "standard" // DE 95 has the amount that is to stand; in 1993 DE 24 = 401, DE 4 that amount, DE 30 the approved one
+	PartialByAmount   = "de4"      // DE 4 below what stands is the amount taken back
+)
+
 // CardConfig is a simulated card scheme. Start from DefaultCardConfig: the zero value does not run.
 type CardConfig struct {
 	Listen  string                `yaml:"listen"`  // address of the TCP listener; port 0 takes a free one
 	Spec    iso8583.SpecConfig    `yaml:"spec"`    // the dialect, as a link profile has it
 	Framing iso8583.FramingConfig `yaml:"framing"` // the frames, as a link profile has them
+	Network NetworkConfig         `yaml:"network"` // network management, where it is not as the edition has it
+	TLS     TLSConfig             `yaml:"tls"`
 
 	SignOnRequired      bool   `yaml:"sign_on_required"`      // financial traffic needs an 0800 with DE 70 = 001 first, on each connection
 	BeforeSignOn        string `yaml:"before_sign_on"`        // BeforeSignOnRefuse or BeforeSignOnIgnore
 	NotSignedOnCode     string `yaml:"not_signed_on_code"`    // DE 39 of what is refused before sign-on
 	UnknownOriginalCode string `yaml:"unknown_original_code"` // DE 39 of a reversal whose DE 90 names nothing we had
 	NothingHeldCode     string `yaml:"nothing_held_code"`     // DE 39 of a reversal whose original was declined
+	AlreadyReversedCode string `yaml:"already_reversed_code"` // DE 39 of another reversal of what is reversed as a whole; a repeat gets its first answer
+
+	PartialReversal    string `yaml:"partial_reversal"`     // PartialByStandard or PartialByAmount
+	CompletionEndsHold bool   `yaml:"completion_ends_hold"` // one completion for each authorisation: what it leaves is let go
+	RepeatsRefreshTime bool   `yaml:"repeats_refresh_time"` // a repeat may have a new DE 7; all else is as in its first sending
+	Balance            string `yaml:"balance"`              // of every account, in the answer to an inquiry (DE 54)
 
 	EchoInterval configs.Duration `yaml:"echo_interval"` // between host-initiated echoes on each connection; 0 sends none
 	LateAfter    configs.Duration `yaml:"late_after"`    // how long the magic amounts' late answers are held back
@@ -36,6 +51,12 @@ type CardConfig struct {
 	GlueWait     configs.Duration `yaml:"glue_wait"`     // after which a glued answer goes alone when no other came
 	WriteTimeout configs.Duration `yaml:"write_timeout"` // for one write, then the connection is closed
 
+	CutoverEvery      int              `yaml:"cutover_every"`       // financial messages to the next cutover notice; 0 for none
+	HangUpEvery       int              `yaml:"hang_up_every"`       // messages until a connection is closed; 0 for never
+	HangUpAfter       configs.Duration `yaml:"hang_up_after"`       // the time until a connection is closed; 0 for never
+	KeepAliveInterval configs.Duration `yaml:"keep_alive_interval"` // between frames without a message on each connection; 0 sends none
+
+	Seed         uint64 `yaml:"seed"`          // of the mixes of rules: the same seed decides the same for the same message
 	MagicAmounts bool   `yaml:"magic_amounts"` // the built-in rules stand behind Rules
 	Rules        []Rule `yaml:"rules"`         // the first that matches decides
 
@@ -58,6 +79,9 @@ func DefaultCardConfig() CardConfig {
 		NotSignedOnCode:     "58",
 		UnknownOriginalCode: "25",
 		NothingHeldCode:     "21",
+		AlreadyReversedCode: "94",
+		PartialReversal:     PartialByStandard,
+		Balance:             "1000.00",
 		LateAfter:           configs.Duration(3 * time.Second),
 		ByteGap:             configs.Duration(200 * time.Microsecond),
 		GlueWait:            configs.Duration(2 * time.Second),
@@ -96,10 +120,25 @@ func (c CardConfig) Validate(path string, f *configs.Faults) {
 	if c.BeforeSignOn != BeforeSignOnRefuse && c.BeforeSignOn != BeforeSignOnIgnore {
 		f.Add(at("before_sign_on"), "is refuse or ignore", c.BeforeSignOn)
 	}
-	for key, code := range map[string]string{"not_signed_on_code": c.NotSignedOnCode,
+	if c.PartialReversal != PartialByStandard && c.PartialReversal != PartialByAmount {
+		f.Add(at("partial_reversal"), "is standard or de4", c.PartialReversal)
+	}
+	for key, code := range map[string]string{"not_signed_on_code": c.NotSignedOnCode, "already_reversed_code": c.AlreadyReversedCode,
 		"unknown_original_code": c.UnknownOriginalCode, "nothing_held_code": c.NothingHeldCode} {
 		checkResponseCode(at(key), code, f)
 	}
+	if _, err := parseAmount(c.Balance); err != nil {
+		f.Add(at("balance"), err.Error(), c.Balance)
+	}
+	for key, n := range map[string]int{"cutover_every": c.CutoverEvery, "hang_up_every": c.HangUpEvery} {
+		if n < 0 {
+			f.Add(at(key), "is not negative", n)
+		}
+	}
+	if err == nil {
+		c.Network.validate(at("network"), spec, f)
+	}
+	c.TLS.validate(at("tls"), f)
 	for key, limit := range map[string]int{"max_journal_file": c.MaxJournalFile, "max_journal": c.MaxJournal,
 		"max_originals": c.MaxOriginals, "max_connections": c.MaxConnections, "max_waiting_answers": c.MaxWaitingAnswers} {
 		if limit < 1 {
@@ -112,9 +151,17 @@ func (c CardConfig) Validate(path string, f *configs.Faults) {
 	for i, r := range c.Rules {
 		r.validate(at("rules."+strconv.Itoa(i)), f)
 		if err == nil {
-			r.Then.validateElements(at("rules."+strconv.Itoa(i)+".then"), spec, f)
+			r.validateElements(at("rules."+strconv.Itoa(i)), spec, f)
 		}
 	}
+}
+
+// allRules are the configured ones, with the magic amounts behind them.
+func (c CardConfig) allRules() []Rule {
+	if !c.MagicAmounts {
+		return c.Rules
+	}
+	return slices.Concat(c.Rules, magicRules(c.LateAfter, c.NotSignedOnCode))
 }
 
 func checkResponseCode(path, code string, f *configs.Faults) {

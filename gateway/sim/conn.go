@@ -3,10 +3,11 @@ package sim
 import (
 	"bufio"
 	"errors"
-	"fmt"
 	"io"
 	"net"
+	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"go.uber.org/zap"
@@ -17,8 +18,12 @@ import (
 const (
 	// readBufferBytes is the reader's buffer; longer frames need more reads, not more buffer.
 	readBufferBytes = 4096
-	// maxEchoes bounds our own echoes without an answer on one connection.
+	// maxEchoes bounds our own echoes without an answer on one connection, but for those of a storm.
 	maxEchoes = 16
+	// maxStorm bounds the echoes and keep-alives of one storm.
+	maxStorm = 1000
+	// maxStall bounds how long a connection does not read.
+	maxStall = 10 * time.Minute
 	// drainWait is how long a connection that hung up after its answer still reads, so that no reset overtakes the answer.
 	drainWait = time.Second
 )
@@ -28,15 +33,21 @@ type connection struct {
 	card   *Card
 	number int
 	conn   net.Conn
+	peer   string // address
 	log    *zap.Logger
 
 	ending sync.Once
 	closed chan struct{} // closed with the connection
 
-	mu       sync.Mutex // protects the following
-	signedOn bool
-	draining bool                     // hung up after an answer: what comes is thrown away
-	echoes   map[string]chan struct{} // our echoes without an answer, by STAN
+	stalledUntil atomic.Int64 // nanoseconds since 1970: nothing is read before
+
+	mu        sync.Mutex // protects the following
+	signOn    signOnState
+	draining  bool                   // hung up after an answer: what comes is thrown away
+	asked     map[string]chan string // our requests without an answer, by STAN; each gets its answer's DE 39
+	heard     int                    // requests that came
+	held      []heldAnswer           // answers that wait to be sent in reverse order
+	heldRound int                    // how many times they were
 
 	wmu   sync.Mutex // one write at a time; protects the following
 	glued []byte     // a frame that waits for the next one
@@ -45,20 +56,46 @@ type connection struct {
 // serve reads until the connection ends.
 func (conn *connection) serve() {
 	defer conn.card.remove(conn)
+	if err := conn.shakeHands(); err != nil {
+		conn.close("no TLS: " + err.Error())
+		return
+	}
 	r := bufio.NewReaderSize(conn.conn, readBufferBytes)
-	var buf []byte
+	var buf, header []byte
 	for {
-		body, err := conn.card.framing.Read(r, buf)
+		body, received, err := conn.card.framing.ReadWithHeader(r, buf, header)
 		if err != nil {
 			conn.close(whyEnded(err))
+			return
+		}
+		header = received
+		if !conn.awaitStall() {
 			return
 		}
 		if len(body) == 0 {
 			conn.card.journal.count(func(c *Counts) { c.KeepAlives++ })
 			continue
 		}
-		conn.handle(body)
+		conn.handle(body, header)
 		buf = body[:0]
+	}
+}
+
+// stall makes the connection's reader rest: what comes stays in the socket's buffers, but for the one message that is being read.
+func (conn *connection) stall(d time.Duration) {
+	conn.stalledUntil.Store(time.Now().Add(min(d, maxStall)).UnixNano())
+}
+
+// awaitStall waits while the reader rests; false when the connection ended.
+func (conn *connection) awaitStall() bool {
+	for {
+		left := time.Until(time.Unix(0, conn.stalledUntil.Load()))
+		if left <= 0 {
+			return true
+		}
+		if !pause(conn.closed, left) {
+			return false
+		}
 	}
 }
 
@@ -88,14 +125,20 @@ func (conn *connection) hangUpAfterAnswer() {
 	conn.mu.Lock()
 	conn.draining = true
 	conn.mu.Unlock()
-	half, ok := conn.conn.(*net.TCPConn)
+	half, ok := conn.conn.(interface{ CloseWrite() error })
 	if !ok || half.CloseWrite() != nil || conn.conn.SetReadDeadline(time.Now().Add(drainWait)) != nil {
 		conn.close("closed by the scheme")
 	}
 }
 
-// handle takes one message: decides, notes, answers.
-func (conn *connection) handle(body []byte) {
+func (conn *connection) isDraining() bool {
+	conn.mu.Lock()
+	defer conn.mu.Unlock()
+	return conn.draining
+}
+
+// handle takes one message: decides, notes, answers, and does what comes besides.
+func (conn *connection) handle(body, header []byte) {
 	c := conn.card
 	m, err := c.spec.Decode(body)
 	if err != nil {
@@ -103,85 +146,40 @@ func (conn *connection) handle(body []byte) {
 		c.journal.event(conn.number, "message not read", "malformed message: "+err.Error())
 		return
 	}
-	if !m.MTI().IsRequest() {
-		conn.heard(m, body)
+	if c.spec.IsResponse(m.MTI()) || !m.MTI().IsRequest() {
+		conn.heardAnswer(m, body)
 		return
 	}
 	ruling := conn.decide(m)
-	c.journal.message(In, conn.number, m, body, ruling.rule, ruling.verdict)
-	if ruling.answered {
+	ruling.header = slices.Clone(header)
+	c.journal.message(In, conn, m, body, ruling.rule, ruling.verdict)
+	if ruling.answered || ruling.action.Interim > 0 {
 		conn.answer(m, ruling)
 	}
+	conn.besides(m, ruling)
 }
 
-// heard takes an answer to our own message.
-func (conn *connection) heard(m *iso8583.Message, body []byte) {
-	v := verdict{note: "answer to our echo"}
-	if !conn.forgetEcho(m.Get(iso8583.STAN)) {
-		v = verdict{violation: "an answer to nothing we asked"}
+// after runs f now, or on a goroutine of its own after a delay.
+func (conn *connection) after(delay time.Duration, f func()) {
+	if delay <= 0 {
+		f()
+		return
 	}
-	conn.card.journal.message(In, conn.number, m, body, "", v)
-}
-
-// forgetEcho ends the wait for an echo's answer; false when nobody waits.
-func (conn *connection) forgetEcho(stan string) bool {
-	conn.mu.Lock()
-	defer conn.mu.Unlock()
-	answered, waiting := conn.echoes[stan]
-	if waiting {
-		delete(conn.echoes, stan)
-		close(answered)
-	}
-	return waiting
-}
-
-// sendEcho sends an echo test; the channel is closed by its answer.
-func (conn *connection) sendEcho() (stan string, answered <-chan struct{}, err error) {
-	c := conn.card
-	stan = c.nextSTAN()
-	m := c.spec.NewMessage(iso8583.MTINetworkManagementRequest)
-	err = errors.Join(m.Set(iso8583.TransmissionDateTime, time.Now().UTC().Format("0102150405")),
-		m.Set(iso8583.STAN, stan), m.Set(iso8583.NetworkManagementCode, echoTest))
-	if err != nil {
-		return "", nil, err
-	}
-	body, frame, err := c.frame(m)
-	if err != nil {
-		return "", nil, err
-	}
-	wait := make(chan struct{})
-	conn.mu.Lock()
-	if len(conn.echoes) >= maxEchoes {
-		conn.mu.Unlock()
-		return "", nil, fmt.Errorf("%d echoes without an answer", maxEchoes)
-	}
-	conn.echoes[stan] = wait
-	conn.mu.Unlock()
-	c.journal.message(Out, conn.number, m, body, "", verdict{note: "our echo"})
-	conn.write(frame, 0)
-	return stan, wait, nil
-}
-
-// echoForEver sends an echo test each interval until the connection ends.
-func (conn *connection) echoForEver() {
-	for pause(conn.closed, conn.card.cfg.EchoInterval.Std()) {
-		if conn.card.dropsAll() {
-			continue
-		}
-		if _, _, err := conn.sendEcho(); err != nil {
-			conn.card.journal.event(conn.number, "echo not sent", err.Error())
-		}
+	if !conn.card.later(conn, delay, f) {
+		conn.card.journal.event(conn.number, "answer dropped: too many are held back", "")
 	}
 }
 
-// write sends a frame, behind one that waits for it, in one write or byte by byte. A write that fails closes the connection, since
-// half a frame may be out.
-func (conn *connection) write(frame []byte, gap time.Duration) {
+// pace is how fast a frame is written: at once, or byte by byte, with a pause in the middle.
+type pace struct{ gap, pause time.Duration }
+
+// write sends a frame, behind one that waits for it. A write that fails closes the connection, since half a frame may be out.
+func (conn *connection) write(frame []byte, p pace) {
 	conn.wmu.Lock()
 	defer conn.wmu.Unlock()
 	data := append(conn.glued, frame...)
 	conn.glued = nil
-	conn.send(data, gap)
+	conn.send(data, p)
 }
 
 // glue holds a frame until the next one; one that waits already goes together with it.
@@ -191,7 +189,7 @@ func (conn *connection) glue(frame []byte) {
 	if conn.glued != nil {
 		data := append(conn.glued, frame...)
 		conn.glued = nil
-		conn.send(data, 0)
+		conn.send(data, pace{})
 		return
 	}
 	conn.glued = frame
@@ -208,14 +206,14 @@ func (conn *connection) unglue(held *byte) {
 	}
 	data := conn.glued
 	conn.glued = nil
-	conn.send(data, 0)
+	conn.send(data, pace{})
 }
 
 // send writes under wmu.
-func (conn *connection) send(data []byte, gap time.Duration) {
-	step := len(data)
-	if gap > 0 {
-		step = 1
+func (conn *connection) send(data []byte, p pace) {
+	step, half := len(data), -1
+	if p.gap > 0 {
+		step, half = 1, len(data)/2
 	}
 	for len(data) > 0 {
 		err := conn.conn.SetWriteDeadline(time.Now().Add(conn.card.cfg.WriteTimeout.Std()))
@@ -227,7 +225,11 @@ func (conn *connection) send(data []byte, gap time.Duration) {
 			return
 		}
 		data = data[step:]
-		if gap > 0 && !pause(conn.closed, gap) {
+		wait := p.gap
+		if len(data) == half {
+			wait += p.pause
+		}
+		if p.gap > 0 && !pause(conn.closed, wait) {
 			return
 		}
 	}

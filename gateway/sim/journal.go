@@ -26,7 +26,8 @@ const (
 type Record struct {
 	At                   time.Time `json:"at"`
 	Direction            string    `json:"direction"`
-	Connection           int       `json:"connection"` // from 1, in the order they came
+	Connection           int       `json:"connection"`     // from 1, in the order they came
+	Peer                 string    `json:"peer,omitempty"` // address, of messages
 	MTI                  string    `json:"mti,omitempty"`
 	Card                 string    `json:"card,omitempty"`         // DE 2, masked
 	AmountMinor          int64     `json:"amount_minor,omitempty"` // DE 4
@@ -36,11 +37,19 @@ type Record struct {
 	TerminalID           string    `json:"terminal_id,omitempty"`
 	ResponseCode         string    `json:"response_code,omitempty"`
 	NetworkCode          string    `json:"network_code,omitempty"`           // DE 70
-	OriginalDataElements string    `json:"original_data_elements,omitempty"` // DE 90
+	OriginalDataElements string    `json:"original_data_elements,omitempty"` // DE 90, in 1993 DE 56
+	ProcessingCode       string    `json:"processing_code,omitempty"`        // DE 3
+	Currency             string    `json:"currency,omitempty"`               // DE 49
+	ApprovalCode         string    `json:"approval_code,omitempty"`          // DE 38
+	ReplacementAmounts   string    `json:"replacement_amounts,omitempty"`    // DE 95 of a reversal in 1987
+	FunctionCode         string    `json:"function_code,omitempty"`          // DE 24 in 1993
+	BusinessDate         string    `json:"business_date,omitempty"`          // of network management: DE 15, in 1993 DE 28
 	Digest               string    `json:"digest,omitempty"`                 // of the body, keyed anew in each run: equal for equal bytes within one run only
 	Rule                 string    `json:"rule,omitempty"`                   // the rule that decided; empty for the default
 	Note                 string    `json:"note,omitempty"`                   // what was done, or what happened
 	Violation            string    `json:"violation,omitempty"`              // what the peer did that it must not
+	Key                  HoldKey   `json:"-"`                                // the message's name, that of the request in its repeats and its answer
+	Original             HoldKey   `json:"-"`                                // what it names
 }
 
 // Counts are how often things happened since the start.
@@ -84,12 +93,25 @@ func newJournal(digestKey []byte, cfg CardConfig) (*journal, error) {
 }
 
 // message notes a message; body is what it was decoded from or encoded to.
-func (j *journal) message(direction string, connection int, m *iso8583.Message, body []byte, rule string, v verdict) {
-	amount := max(0, amountOf(m))
-	r := Record{Direction: direction, Connection: connection, MTI: m.MTI().String(), AmountMinor: amount,
+func (j *journal) message(direction string, conn *connection, m *iso8583.Message, body []byte, rule string, v verdict) {
+	w, class := conn.card.wire, m.MTI().Class()
+	r := Record{Direction: direction, Connection: conn.number, Peer: conn.peer, MTI: m.MTI().String(), AmountMinor: max(0, amountOf(m)),
 		STAN: m.Get(iso8583.STAN), RRN: m.Get(iso8583.RRN), TransmissionDateTime: m.Get(iso8583.TransmissionDateTime),
-		TerminalID: m.Get(iso8583.TerminalID), ResponseCode: m.Get(iso8583.ResponseCode), NetworkCode: m.Get(iso8583.NetworkManagementCode),
-		OriginalDataElements: m.Get(iso8583.OriginalData), Digest: j.digest(body), Rule: rule, Note: v.note, Violation: v.violation}
+		TerminalID: m.Get(iso8583.TerminalID), ResponseCode: m.Get(iso8583.ResponseCode), NetworkCode: w.networkCode(m),
+		OriginalDataElements: m.Get(w.spec.OriginalElement()), ProcessingCode: m.Get(iso8583.ProcessingCode),
+		Currency: m.Get(iso8583.CurrencyTransaction), ApprovalCode: m.Get(iso8583.ApprovalCode),
+		Digest: j.digest(body), Rule: rule, Note: v.note, Violation: v.violation, Key: w.key(m)}
+	if w.namesOriginal(m) {
+		r.Original, _ = w.originalKey(m) // one that is malformed names nothing
+	}
+	switch {
+	case class == networkClass:
+		r.BusinessDate = m.Get(w.network.BusinessDateElement)
+	case w.is1993:
+		r.FunctionCode = m.Get(iso8583.FunctionCode)
+	case class == 4:
+		r.ReplacementAmounts = m.Get(iso8583.ReplacementAmounts)
+	}
 	if m.Has(iso8583.PAN) {
 		r.Card = iso8583.MaskPAN(m.Get(iso8583.PAN))
 	}

@@ -40,8 +40,10 @@ var peerSpec = &moov.MessageSpec{Name: "peer", Fields: map[int]field.Field{
 	1: field.NewBitmap(&field.Spec{Length: 8, Enc: encoding.Binary, Pref: prefix.Binary.Fixed}),
 	2: field.NewString(&field.Spec{Length: 19, Enc: encoding.ASCII, Pref: prefix.ASCII.LL}),
 	3: fixed(6), 4: fixed(12), 7: fixed(10), 11: fixed(6), 12: fixed(6), 13: fixed(4), 14: fixed(4), 18: fixed(4), 22: fixed(3),
+	15: fixed(4), 24: fixed(3),
 	32: field.NewString(&field.Spec{Length: 11, Enc: encoding.ASCII, Pref: prefix.ASCII.LL}),
-	37: fixed(12), 38: fixed(6), 39: fixed(2), 41: fixed(8), 42: fixed(15), 49: fixed(3), 70: fixed(3), 90: fixed(42),
+	37: fixed(12), 38: fixed(6), 39: fixed(2), 41: fixed(8), 42: fixed(15), 49: fixed(3), 70: fixed(3), 90: fixed(42), 95: fixed(42),
+	54: field.NewString(&field.Spec{Length: 120, Enc: encoding.ASCII, Pref: prefix.ASCII.LLL}),
 }}
 
 func fixed(length int) field.Field {

@@ -1,6 +1,8 @@
 package sim
 
 import (
+	"crypto/sha256"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"slices"
@@ -16,6 +18,15 @@ type Rule struct {
 	Name string `yaml:"name"` // shown in the journal
 	When Match  `yaml:"when"`
 	Then Action `yaml:"then"`
+	// Mix, in the place of Then, draws one of several actions for each sending of a message: by the configuration's seed, the rule's
+	// name, and the message's own type, STAN and RRN, so that the order in which messages come changes nothing.
+	Mix []Share `yaml:"mix"`
+}
+
+// Share is one action of a mix. Weights are relative to each other.
+type Share struct {
+	Weight int    `yaml:"weight"`
+	Then   Action `yaml:"then"`
 }
 
 // Match is what a message must be for a rule; what is left out matches everything. The count comes last: only messages that
@@ -50,10 +61,19 @@ type Action struct {
 	Delay        configs.Duration `yaml:"delay"`         // before the answer, or before hanging up
 	Deliver      string           `yaml:"deliver"`       // one of the Deliver constants; empty is DeliverOnce
 	Copies       int              `yaml:"copies"`        // of DeliverTwice; 0 is 2
+	Batch        int              `yaml:"batch"`         // of DeliverReversed: how many are collected; 0 is 2
+	Pause        configs.Duration `yaml:"pause"`         // of DeliverTrickle: in the middle of the frame
+	Interim      int              `yaml:"interim"`       // answers with RC 09 before the one that counts
+	InterimGap   configs.Duration `yaml:"interim_gap"`   // behind each of them
+
+	Also  string           `yaml:"also"`  // one of the Also constants: what happens behind the answer
+	For   configs.Duration `yaml:"for"`   // of AlsoStall and AlsoBounce: how long
+	Times int              `yaml:"times"` // of AlsoKeepAlive and AlsoEchoStorm: how many; 0 is 1
 
 	Drop   []iso8583.Element          `yaml:"drop"`   // elements left out of the answer
 	Set    map[iso8583.Element]string `yaml:"set"`    // elements of the answer that are not what the request had
 	Garble bool                       `yaml:"garble"` // the answer's end is cut off inside an intact frame
+	Damage string                     `yaml:"damage"` // one of the Damage constants: how the answer is made unreadable otherwise
 }
 
 // What the issuer decides.
@@ -73,6 +93,29 @@ const (
 	DeliverGlued        = "glued"          // held until the next answer on the connection, both in one write
 	DeliverHangUpBefore = "hang_up_before" // the connection is closed instead
 	DeliverHangUpAfter  = "hang_up_after"  // the connection is closed after it
+
+	DeliverTrickle         = "trickle"          // byte by byte, with Pause in the middle
+	DeliverReversed        = "reversed"         // collected until there are Batch on the connection, then the last one first
+	DeliverOtherConnection = "other_connection" // on another connection from the same host, where there is one
+)
+
+// How an answer is damaged inside an intact frame.
+const (
+	DamageCut    = "cut"    // its end is cut off
+	DamageBitmap = "bitmap" // its bitmap says that everything is there
+	DamageMTI    = "mti"    // its message type is none
+	DamageFlip   = "flip"   // one bit of its last byte is another
+)
+
+// What happens on a connection behind an answer.
+const (
+	AlsoCutover   = "cutover"    // every peer is told of the next business date
+	AlsoSignOff   = "sign_off"   // the peer is asked to sign off
+	AlsoSignOn    = "sign_on"    // the peer is asked to sign on
+	AlsoBounce    = "bounce"     // the one, and after For the other
+	AlsoStall     = "stall"      // nothing is read for For
+	AlsoKeepAlive = "keep_alive" // Times frames without a message
+	AlsoEchoStorm = "echo_storm" // Times echo tests at once
 )
 
 const (
@@ -82,91 +125,12 @@ const (
 	maxCopies = 100
 	// maxRules bounds a rule set; each message walks it.
 	maxRules = 1000
+	// maxInterim, maxBatch, maxShares and maxWeight bound what one rule may want.
+	maxInterim = 100
+	maxBatch   = 1000
+	maxShares  = 100
+	maxWeight  = 1_000_000
 )
-
-func (r Rule) validate(path string, f *configs.Faults) {
-	r.When.validate(path+".when", f)
-	r.Then.validate(path+".then", f)
-}
-
-func (m Match) validate(path string, f *configs.Faults) {
-	for i, mti := range m.MTI {
-		if _, err := iso8583.ParseMTI(mti); err != nil {
-			f.Add(path+".mti."+strconv.Itoa(i), "is a message type of 4 digits, like 0100", mti)
-		}
-	}
-	for key, text := range map[string]string{"amount": m.Amount, "amount_from": m.AmountFrom, "amount_to": m.AmountTo} {
-		if _, err := parseAmount(text); err != nil && text != "" {
-			f.Add(path+"."+key, err.Error(), text)
-		}
-	}
-	for key, digits := range map[string]string{"pan_prefix": m.PANPrefix, "pan_from": m.PANFrom, "pan_to": m.PANTo} {
-		if strings.Trim(digits, "0123456789") != "" {
-			f.Add(path+"."+key, "is the first digits of a card number", nil)
-		}
-	}
-	if len(m.PANFrom) != len(m.PANTo) {
-		f.Add(path+".pan_from", "has as many digits as pan_to", nil)
-	}
-	for key, n := range map[string]int{"first": m.First, "after": m.After, "every": m.Every} {
-		if n < 0 {
-			f.Add(path+"."+key, "is not negative", n)
-		}
-	}
-	if m.Per != "" && m.Per != PerRule && m.Per != PerOriginal {
-		f.Add(path+".per", "is rule or original", m.Per)
-	}
-}
-
-func (a Action) validate(path string, f *configs.Faults) {
-	switch a.Answer {
-	case AnswerLost:
-	case "", AnswerApprove:
-		if a.ResponseCode != "" && (!isApproval(a.ResponseCode) || a.ResponseCode == partiallyApproved) {
-			f.Add(path+".response_code", "of an approval is 00, 08, 11 or 16; for others the answer is decline", a.ResponseCode)
-		}
-	case AnswerDecline:
-		if a.ResponseCode == "" {
-			f.Add(path+".response_code", "is needed for a decline", nil)
-		}
-		if isApproval(a.ResponseCode) {
-			f.Add(path+".response_code", "of a decline is none that approves", a.ResponseCode)
-		}
-	case AnswerPartial:
-		if a.ResponseCode != "" && a.ResponseCode != partiallyApproved {
-			f.Add(path+".response_code", "of a partial approval is 10", a.ResponseCode)
-		}
-		if _, err := parseAmount(a.Amount); a.Amount != "" && err != nil {
-			f.Add(path+".amount", err.Error(), a.Amount)
-		}
-		if a.Amount == "" && (a.Percent < 1 || a.Percent > 99) {
-			f.Add(path+".percent", "is 1 to 99, or an amount is given", a.Percent)
-		}
-	default:
-		f.Add(path+".answer", "is approve, decline, partial or lost", a.Answer)
-	}
-	if a.ResponseCode != "" {
-		checkResponseCode(path+".response_code", a.ResponseCode, f)
-	}
-	switch a.Deliver {
-	case "", DeliverOnce, DeliverSilent, DeliverTwice, DeliverSplit, DeliverGlued, DeliverHangUpBefore, DeliverHangUpAfter:
-	default:
-		f.Add(path+".deliver", "is once, silent, twice, split, glued, hang_up_before or hang_up_after", a.Deliver)
-	}
-	if a.Copies < 0 || a.Copies > maxCopies {
-		f.Add(path+".copies", fmt.Sprintf("is 0 to %d", maxCopies), a.Copies)
-	}
-}
-
-// validateElements holds the elements to set against the dialect.
-func (a Action) validateElements(path string, spec *iso8583.Spec, f *configs.Faults) {
-	m := spec.NewMessage(iso8583.MTINetworkManagementRequest)
-	for e, value := range a.Set {
-		if err := m.Set(e, value); err != nil {
-			f.Add(fmt.Sprintf("%s.set.%d", path, e), err.Error(), nil)
-		}
-	}
-}
 
 // rule is a Rule made ready: texts parsed, counts kept.
 type rule struct {
@@ -175,6 +139,8 @@ type rule struct {
 	bounded     bool            // by amount
 	least, most int64           // minor units
 	partial     int64           // of a partial approval in minor units; 0 when it goes by percent
+	partials    []int64         // the same for each of Mix
+	weights     uint64          // of Mix together
 	counts      map[HoldKey]int // messages that matched, by original; under the zero key for PerRule
 }
 
@@ -230,8 +196,32 @@ func compileRule(r Rule) (*rule, error) {
 			*to = minor
 		}
 	}
+	for _, share := range r.Mix {
+		partial := int64(0)
+		if share.Then.Amount != "" {
+			var err error
+			partial, err = parseAmount(share.Then.Amount)
+			errs = append(errs, err)
+		}
+		c.partials, c.weights = append(c.partials, partial), c.weights+uint64(share.Weight)
+	}
 	c.bounded = r.When.Amount+r.When.AmountFrom+r.When.AmountTo != ""
 	return c, errors.Join(errs...)
+}
+
+// pick draws an action of the mix for one sending of a message, and gives the amount of a partial approval.
+func (r *rule) pick(seed uint64, m *iso8583.Message, sendings int) (Action, int64) {
+	text := fmt.Sprintf("%d|%s|%s|%s|%s|%d", seed, r.Name, m.MTI().WithoutRepeat(), m.Get(iso8583.STAN), m.Get(iso8583.RRN), sendings)
+	sum := sha256.Sum256([]byte(text))
+	drawn := binary.BigEndian.Uint64(sum[:]) % r.weights
+	for i, share := range r.Mix {
+		if weight := uint64(share.Weight); drawn >= weight {
+			drawn -= weight
+			continue
+		}
+		return share.Then, r.partials[i]
+	}
+	return Action{}, 0 // not reached: what is drawn is below the sum
 }
 
 // maxCounted bounds the originals a rule counts apart; past it its counting starts anew.

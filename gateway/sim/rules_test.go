@@ -97,7 +97,7 @@ FILE:8: rules.0.when.pan_prefix: is the first digits of a card number
 FILE:9: rules.0.when.per: "card": is rule or original
 FILE:10: rules.0.when.frist: unknown key; did you mean first?
 FILE:11: rules.0.then.response_code: is needed for a decline
-FILE:13: rules.0.then.deliver: "maybe": is once, silent, twice, split, glued, hang_up_before or hang_up_after
+FILE:13: rules.0.then.deliver: "maybe": is once, silent, twice, split, glued, hang_up_before, hang_up_after, trickle, reversed or other_connection
 FILE:14: rules.1.then.percent: "100": is 1 to 99, or an amount is given
 FILE:14: rules.1.then.copies: "101": is 0 to 100
 FILE:15: rules.2.then.response_code: "05": of an approval is 00, 08, 11 or 16; for others the answer is decline`, "FILE", file)

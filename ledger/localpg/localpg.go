@@ -4,12 +4,15 @@
 // running, and stops it at the end.
 //
 // It promises full durability (fsync, full_page_writes and synchronous_commit
-// are forced on the command line, where no configuration file can undo them),
+// are forced on the command line, where no configuration file can undo them, and
+// every start looks whether they are in force),
 // that the server can be reached only through a socket in a directory with
 // mode 0700 and never over TCP, that no statement text and no parameter is
 // logged, and that the server outlives a killed daemon, so that the next one
 // finds it running. Several processes may use one data directory at the same
-// time; the last one to leave stops the server.
+// time; the last one to leave stops the server, also when it leaves because its
+// start failed. Two servers never run on one cluster: every process of a server
+// holds a lock for as long as it lives.
 //
 // It never uses, stops or changes a cluster that the distribution made, never
 // runs the server as root, never hands the daemon's environment on to it, and

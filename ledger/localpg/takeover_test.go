@@ -80,8 +80,8 @@ func TestLaunchWaitsForTheDeadServersSessions(t *testing.T) {
 	mustStop(t, killed)
 }
 
-// The server's own number stands beside the data and is not cut, so that a full
-// disk cannot leave an empty file, which PostgreSQL refuses.
+// A file that is cut before it is written could stay empty on a full disk, and
+// PostgreSQL refuses an empty one.
 func TestStalePIDFileIsWrittenOverInPlace(t *testing.T) {
 	t.Parallel()
 	s := &Server{paths: newPaths(newDir(t)), log: zap.NewNop()}

@@ -1,0 +1,16 @@
+package gateway
+
+import (
+	"time"
+
+	"github.com/schemegate/schemegate/gateway/link"
+	"github.com/schemegate/schemegate/iso8583"
+)
+
+// Spec is a link's spec.
+func (g *Gateway) Spec(name string) *iso8583.Spec { return g.links[name].spec }
+
+// TakeLate takes a message as a link's reader gives it on when nobody waits for it.
+func (g *Gateway) TakeLate(name string, body []byte) {
+	g.takeUnmatched(link.Unmatched{Link: name, ReceivedAt: time.Now(), Kind: link.Late, Body: body})
+}
