@@ -183,3 +183,25 @@ func TestDutiesOfOneAuthorizationGoInTheirOrder(t *testing.T) {
 	}
 	verifyLedger(t, s)
 }
+
+// TestDutyIsNeverOlderThanThoseBeforeIt, whatever the clock says: they are sent in the order of their age.
+func TestDutyIsNeverOlderThanThoseBeforeIt(t *testing.T) {
+	t.Parallel()
+	s := gatewaytest.New(t, gatewaytest.Options{})
+	v := s.MustAuthorize(t, "key-1", gatewaytest.Purchase("20.00", nil))
+	c := mustCapture(t, s, v.ID, "7.00", nil)
+	awaitDuties(t, s, v.ID)
+	if _, err := s.DB.Pool.Exec(t.Context(), `UPDATE duty SET created_at = created_at + interval '1 hour' WHERE id = $1`, c.ID); err != nil {
+		t.Fatal(err)
+	}
+	undo := mustReverse(t, s, v.ID, `"capture_id":"`+c.ID.String()+`"`)
+	part := mustReverse(t, s, v.ID, `"amount":"4.00"`)
+	if part.StandingAmount != "16.00" { // of what was approved; that a part of it is captured does not matter
+		t.Fatalf("duty %+v", part)
+	}
+	if n := s.Count(t, `SELECT count(*) FROM duty c JOIN duty d ON d.created_at >= c.created_at WHERE c.id = $1 AND d.id IN ($2, $3)`, c.ID, undo.ID, part.ID); n != 2 {
+		t.Fatal("a duty is older than the one before it")
+	}
+	awaitDuties(t, s, v.ID)
+	verifyLedger(t, s)
+}

@@ -46,6 +46,9 @@ func (c LinkConfig) validateWire(path string, f *configs.Faults) {
 	if !slices.Contains([]string{partialReplacement, partialOriginal, partialAmount, partialRefuse}, c.Reversal.Partial) {
 		f.Add(path+".reversal.partial", "de95, de30, de4 or refuse", c.Reversal.Partial)
 	}
+	if c.Reversal.Partial == partialOriginal && !c.carriesAmountsOriginal() {
+		f.Add(path+".reversal.partial", "de30 needs a spec whose DE 30 has 24 digits: spec.elements.30: {format: n, length: 24}", c.Reversal.Partial)
+	}
 	check(path+".captures.mti", c.Captures.MTI, fmt.Sprintf("an advice, such as %d220", version), 1, 2)
 	checkFunctionCode(path+".captures.function_code", c.Captures.FunctionCode, version, f)
 	for i, code := range c.Captures.DoneCodes {
@@ -53,6 +56,13 @@ func (c LinkConfig) validateWire(path string, f *configs.Faults) {
 			f.Add(fmt.Sprintf("%s.captures.done_codes.%d", path, i), "a response code of 2 or 3 characters (DE 39)", code)
 		}
 	}
+}
+
+// carriesAmountsOriginal tells whether DE 30 has room for the two amounts of 1993; in 1987 it is a fee. A spec that is faulty itself is
+// reported elsewhere.
+func (c LinkConfig) carriesAmountsOriginal() bool {
+	spec, err := c.Spec.Build()
+	return err != nil || spec.NewMessage(iso8583.MTIReversalAdvice).Set(iso8583.AmountsOriginal, pad(0, 2*amountDigits)) == nil
 }
 
 // edition1993 tells whether the link's dialect is of the 1993 edition.

@@ -195,3 +195,32 @@ func TestHoldsExpireUnderTwoDaemonsOnce(t *testing.T) {
 	}
 	verifyLedger(t, s)
 }
+
+// TestHoldThatMovedBetweenLookAndEndStays: what a capture or a reversal took after a look had found it does not expire.
+func TestHoldThatMovedBetweenLookAndEndStays(t *testing.T) {
+	t.Parallel()
+	s := gatewaytest.New(t, gatewaytest.Options{
+		Scheme: scheme(sim.Rule{When: sim.Match{MTI: reversals}, Then: lost}),
+		Link:   silence(func(p *reversal.Policy) { p.AnswerWithin = configs.Duration(50 * time.Millisecond) }),
+	})
+	still := s.MustAuthorize(t, "key-1", twenty(nil))
+	captured := s.MustAuthorize(t, "key-2", twenty(nil))
+	mustCapture(t, s, captured.ID, "", nil)
+	whole := s.MustAuthorize(t, "key-3", twenty(nil))
+	mustReverse(t, s, whole.ID, "")
+	inPart := s.MustAuthorize(t, "key-4", twenty(nil))
+	mustReverse(t, s, inPart.ID, `"amount":"8.00"`)
+	n, err := s.Gateway.EndHolds(t.Context(), []uuid.UUID{still.ID, captured.ID, whole.ID, inPart.ID}, time.Now())
+	if n != 1 || err != nil {
+		t.Fatalf("%d ended, %v", n, err)
+	}
+	for id, want := range map[uuid.UUID]string{still.ID: "expired", captured.ID: "captured", whole.ID: "approved", inPart.ID: "approved"} {
+		if m := readMoney(t, s, id); m.State != want {
+			t.Errorf("%s, want %s", m.State, want)
+		}
+	}
+	setRules(t, s)
+	awaitDuties(t, s, whole.ID)
+	awaitDuties(t, s, inPart.ID)
+	verifyLedger(t, s)
+}

@@ -14,3 +14,6 @@ func (g *Gateway) Spec(name string) *iso8583.Spec { return g.links[name].spec }
 func (g *Gateway) TakeLate(name string, body []byte) {
 	g.takeUnmatched(link.Unmatched{Link: name, ReceivedAt: time.Now(), Kind: link.Late, Body: body})
 }
+
+// CutOver is a scheme's cutover notice with this business date.
+func (g *Gateway) CutOver(name, date string) { g.cutOver(g.links[name], date) }

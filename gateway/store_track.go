@@ -62,88 +62,128 @@ func selectAnyAuthorization(ctx context.Context, db querier, id uuid.UUID) (*Aut
 	return found[id], nil
 }
 
-// selectSteps reads what happened to an authorisation and its duties: transitions, messages, the answer told, events, exceptions and
-// repeats. subjects names each of them by id.
-func selectSteps(ctx context.Context, db querier, a *Authorization, subjects map[uuid.UUID]string) ([]TimelineStep, error) {
-	ids := slices.Collect(maps.Keys(subjects))
+// selectTombstones finds reversals that came before their authorisation, by the reference that they hold and by id, the newest first.
+func selectTombstones(ctx context.Context, db querier, look trackedLook, limit int) ([]tombstone, error) {
+	where := `WHERE (client_reference = @reference OR id = @id)`
+	if look.tenant != "" {
+		where += ` AND tenant = @tenant`
+	}
+	rows, err := db.Query(ctx, `SELECT id, client_reference, reason, created_at FROM tombstone `+where+` ORDER BY id DESC LIMIT @limit`,
+		pgx.NamedArgs{"tenant": look.tenant, "reference": look.reference, "id": look.id, "limit": limit})
+	if err != nil {
+		return nil, fmt.Errorf("select tombstones: %w", err)
+	}
+	found, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (t tombstone, err error) {
+		return t, row.Scan(&t.id, &t.clientReference, &t.reason, &t.createdAt)
+	})
+	if err != nil {
+		return nil, fmt.Errorf("select tombstones: %w", err)
+	}
+	return found, nil
+}
+
+// selectSteps reads what happened to an authorisation and its duties: transitions, the answer told, messages, events, exceptions and
+// repeats.
+func selectSteps(ctx context.Context, db querier, s subjects) ([]TimelineStep, error) {
 	var steps []TimelineStep
-	for _, read := range []func(context.Context, querier, *Authorization, []uuid.UUID, map[uuid.UUID]string) ([]TimelineStep, error){
-		selectTransitions, selectMessages, selectHappenings,
-	} {
-		more, err := read(ctx, db, a, ids, subjects)
+	for _, read := range []func(context.Context, querier, subjects) ([]TimelineStep, error){selectTransitions, selectMessages, selectHappenings} {
+		more, err := read(ctx, db, s)
 		if err != nil {
-			return nil, fmt.Errorf("select timeline: %w", err)
+			return nil, err
 		}
 		steps = append(steps, more...)
 	}
 	return steps, nil
 }
 
-func selectTransitions(ctx context.Context, db querier, a *Authorization, ids []uuid.UUID, subjects map[uuid.UUID]string) ([]TimelineStep, error) {
+func selectTransitions(ctx context.Context, db querier, s subjects) ([]TimelineStep, error) {
 	rows, err := db.Query(ctx, `
 		SELECT at, subject_id, coalesce(from_state, ''), to_state, coalesce(reason, ''), coalesce(response_code, '') FROM state_history
-		WHERE subject_id = ANY(@ids) ORDER BY at, state_version LIMIT @limit`, pgx.NamedArgs{"ids": ids, "limit": maxTimelineRows})
+		WHERE subject_id = ANY(@ids) ORDER BY at, state_version LIMIT @limit`, pgx.NamedArgs{"ids": s.ids(), "limit": maxTimelineRows})
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("select transitions: %w", err)
 	}
 	var told []TimelineStep
-	steps, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (s TimelineStep, err error) {
+	steps, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (step TimelineStep, err error) {
 		var id uuid.UUID
 		var from, to, reason string
-		err = row.Scan(&s.At, &id, &from, &to, &reason, &s.ResponseCode)
-		s.At, s.What, s.Subject, s.rank = s.At.UTC(), "state", subjects[id], rankState
-		s.Text = strings.TrimPrefix(from+" -> ", " -> ") + to
+		err = row.Scan(&step.At, &id, &from, &to, &reason, &step.ResponseCode)
+		step.At, step.What, step.Subject = step.At.UTC(), stepState, s.names[id]
+		switch {
+		case id == s.authorization.ID:
+			step.rank = rankMoved
+		case from == "":
+			step.rank = rankDutyOwed
+		default:
+			step.rank = rankDutyMoved
+		}
+		step.Text = strings.TrimPrefix(from+" -> ", " -> ") + to
 		if from == to {
-			s.Text = "still " + to
+			step.Text = "still " + to
 		}
 		if reason != "" {
-			s.Text += ", " + reason
+			step.Text += ", " + reason
 		}
-		if id == a.ID && from == string(Pending) {
-			told = append(told, TimelineStep{At: s.At, What: "told", Subject: "authorization", rank: rankTold,
-				Text: fmt.Sprintf("answer stored for the caller: %d, %s", State(to).answerStatus(), to)})
+		if id == s.authorization.ID && from == string(Pending) {
+			told = append(told, toldStep(step.At, subjectAuthorization, State(to).answerStatus(), to))
 		}
-		return s, err
+		return step, err
 	})
-	return append(steps, told...), err
+	if err != nil {
+		return nil, fmt.Errorf("select transitions: %w", err)
+	}
+	return append(steps, told...), nil
 }
 
-func selectMessages(ctx context.Context, db querier, a *Authorization, _ []uuid.UUID, _ map[uuid.UUID]string) ([]TimelineStep, error) {
+// ids are those of the authorisation and its duties.
+func (s subjects) ids() []uuid.UUID { return slices.Collect(maps.Keys(s.names)) }
+
+func selectMessages(ctx context.Context, db querier, s subjects) ([]TimelineStep, error) {
 	rows, err := db.Query(ctx, `
 		SELECT at, direction, kind, coalesce(mti, ''), coalesce(stan, ''), coalesce(response_code, ''), coalesce(attempt, 0), image, coalesce(note, '')
-		FROM message WHERE authorization_id = @id ORDER BY id LIMIT @limit`, pgx.NamedArgs{"id": a.ID, "limit": maxTimelineRows})
+		FROM message WHERE authorization_id = @id ORDER BY id LIMIT @limit`, pgx.NamedArgs{"id": s.authorization.ID, "limit": maxTimelineRows})
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("select messages: %w", err)
 	}
-	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (s TimelineStep, err error) {
+	steps, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (step TimelineStep, err error) {
 		var direction, kind, note string
-		err = row.Scan(&s.At, &direction, &kind, &s.MTI, &s.STAN, &s.ResponseCode, &s.Attempt, &s.Image, &note)
-		s.At, s.Subject, s.What, s.rank = s.At.UTC(), "authorization", "received", rankReceived
-		s.Text = "<- " + s.MTI + " " + kind
+		err = row.Scan(&step.At, &direction, &kind, &step.MTI, &step.STAN, &step.ResponseCode, &step.Attempt, &step.Image, &note)
+		step.At, step.Subject = step.At.UTC(), s.ofMessage(step.MTI, step.STAN, step.Attempt)
 		if direction == "out" {
-			s.What, s.Text, s.rank = "sent", "-> "+s.MTI+" committed for sending", rankSent
+			step.What, step.Text, step.rank = stepSent, "-> "+step.MTI+" committed for sending", rankSent
+		} else {
+			step.What, step.Text, step.rank = stepReceived, strings.Join(strings.Fields("<- "+step.MTI+" "+kind), " "), rankReceived
 		}
 		if note != "" {
-			s.Text += ": " + note
+			step.Text += ": " + note
 		}
-		return s, err
+		return step, err
 	})
+	if err != nil {
+		return nil, fmt.Errorf("select messages: %w", err)
+	}
+	return steps, nil
 }
 
-func selectHappenings(ctx context.Context, db querier, _ *Authorization, ids []uuid.UUID, subjects map[uuid.UUID]string) ([]TimelineStep, error) {
+func selectHappenings(ctx context.Context, db querier, s subjects) ([]TimelineStep, error) {
 	rows, err := db.Query(ctx, `
-		SELECT at, subject_id, 'event', kind || coalesce(nullif(': ' || detail, ': '), '') FROM event WHERE subject_id = ANY(@ids)
-		UNION ALL SELECT opened_at, subject_id, 'exception', kind || ' opened: ' || detail FROM exception WHERE subject_id = ANY(@ids)
-		UNION ALL SELECT closed_at, subject_id, 'exception', kind || ' closed' FROM exception WHERE subject_id = ANY(@ids) AND closed_at IS NOT NULL
-		UNION ALL SELECT at, original_id, 'duplicate', source || ': ' || reason FROM duplicate WHERE original_id = ANY(@ids)
-		ORDER BY 1 LIMIT @limit`, pgx.NamedArgs{"ids": ids, "limit": maxTimelineRows})
+		SELECT at, subject_id, 'event', kind || coalesce(nullif(': ' || detail, ': '), ''), '' FROM event WHERE subject_id = ANY(@ids)
+		UNION ALL SELECT opened_at, subject_id, 'exception', kind || ' opened: ' || detail, CASE WHEN closed_at IS NULL THEN kind ELSE '' END
+			FROM exception WHERE subject_id = ANY(@ids)
+		UNION ALL SELECT closed_at, subject_id, 'exception', kind || ' closed', '' FROM exception WHERE subject_id = ANY(@ids) AND closed_at IS NOT NULL
+		UNION ALL SELECT at, original_id, 'duplicate', source || ': ' || reason, '' FROM duplicate WHERE original_id = ANY(@ids)
+		ORDER BY 1 LIMIT @limit`, pgx.NamedArgs{"ids": s.ids(), "limit": maxTimelineRows})
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("select events, exceptions and repeats: %w", err)
 	}
-	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (s TimelineStep, err error) {
+	steps, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (step TimelineStep, err error) {
 		var id uuid.UUID
-		err = row.Scan(&s.At, &id, &s.What, &s.Text)
-		s.At, s.Subject, s.rank = s.At.UTC(), subjects[id], rankOther
-		return s, err
+		err = row.Scan(&step.At, &id, &step.What, &step.Text, &step.open)
+		step.At, step.Subject, step.rank = step.At.UTC(), s.names[id], rankOther
+		return step, err
 	})
+	if err != nil {
+		return nil, fmt.Errorf("select events, exceptions and repeats: %w", err)
+	}
+	return steps, nil
 }

@@ -2,6 +2,8 @@ package iso8583_test
 
 import (
 	"bytes"
+	"maps"
+	"slices"
 	"strings"
 	"testing"
 
@@ -212,5 +214,38 @@ func TestPeer_1993TableIsTheSame(t *testing.T) {
 	}
 	if len(elements) != 126 {
 		t.Errorf("the peer's table has %d elements", len(elements))
+	}
+}
+
+// TestPeer_DamagedMessagesAreReadTheSame: what is still decoded after damage reads the same with the stock library.
+func TestPeer_DamagedMessagesAreReadTheSame(t *testing.T) {
+	t.Parallel()
+	names := slices.Sorted(maps.Keys(damages))
+	for _, d := range peerDialects() {
+		ours, spec := buildSpec(t, iso8583.SpecConfig{Dialect: d.name, Bitmap: d.form}), d.spec()
+		t.Run(string(d.name)+" "+string(d.form), func(t *testing.T) {
+			t.Parallel()
+			rapid.Check(t, func(t *rapid.T) {
+				body := encode(t, ours, rapid.SampledFrom(d.mtis).Draw(t, "mti"), d.drawIn(t))
+				body = damages[rapid.SampledFrom(names).Draw(t, "damage")](t, body)
+				m, err := ours.Decode(body)
+				if err != nil {
+					if longDigits.MatchString(err.Error()) {
+						t.Fatalf("the error quotes the message: %v", err)
+					}
+					return
+				}
+				want := valuesOf(m)
+				for _, e := range d.elements {
+					if value, there := want[e.number]; there && (!d.has(e) || d.text == encoding.EBCDIC1047 && strings.ContainsAny(value, "[]^")) {
+						return // the damage made an element or a character that the stock library reads otherwise
+					}
+				}
+				mti, values, err := stockUnpack(spec, body)
+				if diff := cmp.Diff(want, values); err != nil || diff != "" || mti != m.MTI().String() {
+					t.Fatalf("the stock library reads %s, %v (-want +got):\n%s", mti, err, diff)
+				}
+			})
+		})
 	}
 }

@@ -41,7 +41,11 @@ func (s *Spec) setResponseMTIs(pairs map[string]string, addToList bool, fault fa
 		if !addToList {
 			continue
 		}
-		for _, m := range []MTI{request, request.Repeat(), response} {
+		repeat := request
+		if request.Origin() < repeatableOrigins {
+			repeat |= repeatBit // MTI.Repeat knows the standard's requests only
+		}
+		for _, m := range []MTI{request, repeat, response} {
 			if !containsMTI(s.mtis, m) {
 				s.mtis = append(slices.Clip(s.mtis), m)
 			}

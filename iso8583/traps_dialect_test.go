@@ -301,7 +301,7 @@ func TestJ22_PairsOfTypesByProfile(t *testing.T) {
 		noError(t, err)
 		return string(k)
 	}
-	if key(0x1460) != key(0x1480) || key(0x1461) != key(0x1460) || key(0x0370) != key(0x0360) || key(0x1460) == key(0x0370) {
+	if key(0x1460) != key(0x1480) || key(0x1461) != key(0x1460) || key(0x0371) != key(0x0360) || key(0x0370) != key(0x0360) || key(0x1460) == key(0x0370) {
 		t.Error("requests and responses are not of one key")
 	}
 	standard := Spec1987(BitmapBinary)

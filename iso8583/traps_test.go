@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -269,9 +270,13 @@ func holdsNothing(t *testing.T, err error) {
 	if _, leaks := errors.AsType[*moovErrors.PackError](err); leaks {
 		t.Fatal("the error's chain holds the codec's error")
 	}
+	printed := pointers.ReplaceAllString(fmt.Sprintf("%v %+v %#v", err, err, err), "")
 	for _, text := range []string{"4111", "29122011", "TERM", "MERCHANT", "1234567"} {
-		if strings.Contains(fmt.Sprintf("%v %+v %#v", err, err, err), text) {
-			t.Fatalf("the error shows %q: %v", text, err)
+		if strings.Contains(printed, text) {
+			t.Fatalf("the error shows %q: %s", text, printed)
 		}
 	}
 }
+
+// pointers are addresses in what %#v prints; their digits are nobody's.
+var pointers = regexp.MustCompile(`0x[0-9a-f]+`)

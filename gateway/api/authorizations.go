@@ -98,7 +98,7 @@ func (a *API) readBody(w http.ResponseWriter, r *http.Request) ([]byte, error) {
 
 // getAuthorization shows the present of one authorisation.
 func (a *API) getAuthorization(w http.ResponseWriter, r *http.Request, c caller) error {
-	id, err := pathID(r)
+	id, err := pathID(r, "id")
 	if err != nil {
 		return err
 	}

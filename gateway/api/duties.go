@@ -2,6 +2,7 @@ package api
 
 import (
 	"net/http"
+	"slices"
 
 	"github.com/google/uuid"
 
@@ -10,7 +11,7 @@ import (
 
 // postCapture completes an approved authorisation, wholly or in part.
 func (a *API) postCapture(w http.ResponseWriter, r *http.Request, c caller) error {
-	id, err := pathID(r)
+	id, err := pathID(r, "id")
 	if err != nil {
 		return err
 	}
@@ -21,7 +22,7 @@ func (a *API) postCapture(w http.ResponseWriter, r *http.Request, c caller) erro
 
 // postReversal undoes an authorisation that the path names: the whole, a part, or one capture.
 func (a *API) postReversal(w http.ResponseWriter, r *http.Request, c caller) error {
-	id, err := pathID(r)
+	id, err := pathID(r, "id")
 	if err != nil {
 		return err
 	}
@@ -70,9 +71,41 @@ func post[R any](a *API, w http.ResponseWriter, r *http.Request, parse func([]by
 	return nil
 }
 
-// pathID reads the id of the path; another form than the one we write names nothing.
-func pathID(r *http.Request) (uuid.UUID, error) {
-	text := r.PathValue("id")
+// What a duty is, as the paths call it.
+const (
+	kindCapture  = "capture"
+	kindReversal = "reversal"
+)
+
+// getDuty shows the present of one capture or one reversal, as the path says which of the two it is.
+func (a *API) getDuty(kind string) func(http.ResponseWriter, *http.Request, caller) error {
+	return func(w http.ResponseWriter, r *http.Request, c caller) error {
+		if err := parseQuery(r, nil).err(); err != nil {
+			return err
+		}
+		authorization, err := pathID(r, "id")
+		if err != nil {
+			return err
+		}
+		id, err := pathID(r, kind)
+		if err != nil {
+			return err
+		}
+		duties, err := a.gateway.Duties(r.Context(), c.tenant, authorization)
+		if err != nil {
+			return err
+		}
+		i := slices.IndexFunc(duties, func(d gateway.DutyView) bool { return d.ID == id && string(d.Kind) == kind })
+		if i < 0 {
+			return &gateway.Error{Code: gateway.CodeNotFound}
+		}
+		return writeJSON(w, duties[i])
+	}
+}
+
+// pathID reads an id of the path; another form than the one we write names nothing.
+func pathID(r *http.Request, name string) (uuid.UUID, error) {
+	text := r.PathValue(name)
 	id, err := uuid.Parse(text)
 	if err != nil || len(text) != uuidTextLength {
 		return uuid.Nil, &gateway.Error{Code: gateway.CodeNotFound}

@@ -23,7 +23,7 @@ var postErrors = []gateway.Code{
 func postDuty(id, path, summary, description, request, response string, errors []gateway.Code, parameters ...*huma.Param) huma.Operation {
 	created := jsonResponse("Committed. What has to be sent for it is owed from now on, until the scheme acknowledges it.", refSchema(response))
 	created.Headers = map[string]*huma.Param{
-		"Location":            {Description: "Where it belongs.", Schema: textSchema("")},
+		"Location":            {Description: "Where it is read; absent for a reversal of something that is not known.", Schema: textSchema("")},
 		"Idempotent-Replayed": {Description: "true on a repeat; nothing was done for it.", Schema: textSchema("")},
 	}
 	responses := problemResponses(slices.Concat(postErrors, errors)...)

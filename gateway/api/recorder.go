@@ -90,7 +90,8 @@ func (a *API) find(rec *recorder, r *http.Request) (http.Handler, string) {
 	refusal := func(code gateway.Code) (http.Handler, string) {
 		return http.HandlerFunc(func(http.ResponseWriter, *http.Request) { a.refuse(rec, &gateway.Error{Code: code}) }), noRoute
 	}
-	if r.URL.Path == "" || path.Clean(r.URL.Path) != r.URL.Path {
+	// As it is written: a slash that is escaped belongs to a name.
+	if written := r.URL.EscapedPath(); written == "" || path.Clean(written) != written {
 		return refusal(gateway.CodeNotFound)
 	}
 	next, pattern := a.mux.Handler(r)

@@ -22,6 +22,8 @@ func schemas() map[string]*huma.Schema {
 		"CaptureRequest":       captureRequestSchema(),
 		"ReversalRequest":      reversalRequestSchema(),
 		"Duty":                 dutySchema(),
+		"DutyAnswer":           dutyAnswerSchema(),
+		"AuthorizationSummary": summarySchema(),
 		"CardBalance":          cardBalanceSchema(),
 		"LinkRequest":          linkRequestSchema(),
 		"LinkControl":          linkControlSchema(),

@@ -9,10 +9,13 @@ import (
 var (
 	captureErrors = []gateway.Code{gateway.CodeDuplicateReference, gateway.CodeAuthorizationPending, gateway.CodeAuthorizationTimedOut,
 		gateway.CodeAuthorizationDeclined, gateway.CodeAuthorizationNotSent, gateway.CodeAuthorizationCaptured, gateway.CodeAuthorizationReversed,
-		gateway.CodeAuthorizationExpired, gateway.CodeNothingHeld, gateway.CodeReversalOwed, gateway.CodeAmountExceedsRemaining, gateway.CodeTooManyDuties}
-	reversalErrors = []gateway.Code{gateway.CodeAuthorizationPending, gateway.CodeAuthorizationTimedOut, gateway.CodeAuthorizationReversed,
+		gateway.CodeAuthorizationExpired, gateway.CodeNothingHeld, gateway.CodeReversalOwed, gateway.CodeAmountExceedsRemaining, gateway.CodeTooManyDuties,
+		gateway.CodeUnknownLink, gateway.CodeInternal, gateway.CodeInternalAfterRecorded}
+	reversalErrors = []gateway.Code{gateway.CodeAuthorizationPending, gateway.CodeAuthorizationTimedOut, gateway.CodeAuthorizationDeclined,
+		gateway.CodeAuthorizationNotSent, gateway.CodeAuthorizationReversed,
 		gateway.CodeAuthorizationCaptured, gateway.CodeAuthorizationExpired, gateway.CodeNothingHeld, gateway.CodeReversalOwed, gateway.CodeCaptured, gateway.CodeNothingToUndo,
-		gateway.CodeAmountExceedsRemaining, gateway.CodePartialReversalRefused, gateway.CodeTooManyDuties}
+		gateway.CodeAmountExceedsRemaining, gateway.CodePartialReversalRefused, gateway.CodeTooManyDuties,
+		gateway.CodeUnknownLink, gateway.CodeInternal, gateway.CodeInternalAfterRecorded}
 )
 
 func captureRequestSchema() *huma.Schema {
@@ -41,7 +44,7 @@ func reversalRequestSchema() *huma.Schema {
 
 func dutySchema() *huma.Schema {
 	return describe(objectSchema(map[string]*huma.Schema{
-		"id": id(), "authorization_id": id(), "kind": word("reversal", "capture"), "number": integerSchema(0, 0),
+		"id": id(), "authorization_id": id(), "kind": word(kindReversal, kindCapture), "number": integerSchema(0, 0),
 		"client_reference": text(), "amount": text(), "standing_amount": text(), "currency": text(), "final": flag(), "undoes": id(), "reason": text(),
 		"stan": text(), "state": word("owed", "acknowledged", "suspended"), "closed_as": closedAs(), "attempts": integerSchema(0, 0),
 		"next_at": orNull(moment()), "response_code": text(), "needs_attention": flag(), "created_at": moment(), "updated_at": moment(),
@@ -54,6 +57,21 @@ func dutySchema() *huma.Schema {
 		stan: Where it is not the original's, from the first attempt on.
 		state: owed is being delivered; suspended waits for a person.
 		next_at: When the next attempt is due; null when none is.`)
+}
+
+// dutyAnswerSchema is what the POST is told: the capture or reversal, and its authorisation as it then stood.
+func dutyAnswerSchema() *huma.Schema {
+	s := dutySchema()
+	s.Properties["authorization"] = refSchema("AuthorizationSummary")
+	return s
+}
+
+func summarySchema() *huma.Schema {
+	return describe(objectSchema(map[string]*huma.Schema{
+		"state": {Type: huma.TypeString, Enum: anyOf(states)}, "state_version": integerSchema(1, 0),
+		"captured_amount": text(), "reversed_amount": text(), "remaining_amount": text(),
+	}, "state", "state_version", "captured_amount", "reversed_amount", "remaining_amount"), `
+		remaining_amount: Of the approved hold, what can still be captured or taken back.`)
 }
 
 func closedAs() *huma.Schema { return word("acknowledged", "nothing_to_undo", "withdrawn") }
@@ -86,7 +104,8 @@ func duplicateSchema() *huma.Schema {
 func timelineSchema() *huma.Schema {
 	return describe(objectSchema(map[string]*huma.Schema{
 		"found_by": text(), "authorization": refSchema("Authorization"), "steps": {Type: huma.TypeArray, Items: refSchema("TimelineStep")}, "next": refSchema("NextStep"),
-	}, "found_by", "authorization", "steps", "next"), `
+	}, "found_by", "steps", "next"), `
+		authorization: As it is now; absent where a reversal came before it.
 		found_by: Which reference it was: id, duty_id, client_reference, capture_reference, rrn or stan.`)
 }
 

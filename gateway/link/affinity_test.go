@@ -131,7 +131,7 @@ func TestCallsOfOneAffinityAreBounded(t *testing.T) {
 		results = append(results, handOver(t, l, request(iso8583.MTIAuthorizationRequest, i+1, "T1"), 7, patience))
 	}
 	_, err := l.Exchange(t.Context(), Call{
-		Body: encoded(request(iso8583.MTIAuthorizationRequest, 900, "T1")), Deadline: time.Now().Add(patience), Affinity: 7,
+		Body: encoded(request(iso8583.MTIAuthorizationRequest, maxAffinityCalls+1, "T1")), Deadline: time.Now().Add(patience), Affinity: 7,
 	})
 	requireNotSent(t, err, ErrTooManyPending)
 	release()

@@ -152,7 +152,7 @@ func (c *Card) admit(nc net.Conn) {
 		return
 	}
 	conn := &connection{card: c, number: c.accepted, conn: nc, peer: nc.RemoteAddr().String(), closed: make(chan struct{}),
-		asked: map[string]chan string{}, log: c.log.With(zap.Int("connection", c.accepted))}
+		asked: map[string]question{}, log: c.log.With(zap.Int("connection", c.accepted))}
 	if c.tls != nil {
 		conn.conn = tls.Server(nc, c.tls)
 	}

@@ -43,11 +43,11 @@ type connection struct {
 
 	mu        sync.Mutex // protects the following
 	signOn    signOnState
-	draining  bool                   // hung up after an answer: what comes is thrown away
-	asked     map[string]chan string // our requests without an answer, by STAN; each gets its answer's DE 39
-	heard     int                    // requests that came
-	held      []heldAnswer           // answers that wait to be sent in reverse order
-	heldRound int                    // how many times they were
+	draining  bool                // hung up after an answer: what comes is thrown away
+	asked     map[string]question // our requests without an answer, by STAN
+	heard     int                 // requests that came
+	held      []heldAnswer        // answers that wait to be sent in reverse order
+	heldRound int                 // how many times they were
 
 	wmu   sync.Mutex // one write at a time; protects the following
 	glued []byte     // a frame that waits for the next one

@@ -91,13 +91,13 @@ func (conn *connection) await(ctx context.Context, answer <-chan string) (string
 // financial traffic is refused with NotSignedOnCode, or ignored, until it signs on again or SignOnPeers is called. The error joins those
 // of the connections, a refusal included.
 func (c *Card) SignOffPeers(ctx context.Context) error {
-	return c.askEveryone(ctx, "sign off", (*connection).signOff)
+	return c.askEveryone(ctx, "sign off", (*connection).askSignOff)
 }
 
 // SignOnPeers asks the peer on every connection to sign on, takes its financial traffic from then on, and waits for the answers until
 // ctx ends. The error is as that of SignOffPeers.
 func (c *Card) SignOnPeers(ctx context.Context) error {
-	return c.askEveryone(ctx, "sign on", (*connection).letSignOn)
+	return c.askEveryone(ctx, "sign on", (*connection).askSignOn)
 }
 
 // Cutover tells the peer on every connection of a new business date, and waits for the answers until ctx ends. Cutovers by rule and by
@@ -106,26 +106,26 @@ func (c *Card) Cutover(ctx context.Context, date time.Time) error {
 	c.mu.Lock()
 	c.date = date
 	c.mu.Unlock()
-	return c.askEveryone(ctx, "cut over", func(conn *connection) (<-chan string, error) {
-		_, answer, err := conn.askCutover(date)
-		return answer, err
+	return c.askEveryone(ctx, "cut over", func(conn *connection) (string, <-chan string, error) {
+		return conn.askCutover(date)
 	})
 }
 
 // askEveryone asks on every connection first and then waits for all answers.
-func (c *Card) askEveryone(ctx context.Context, what string, ask func(*connection) (<-chan string, error)) error {
+func (c *Card) askEveryone(ctx context.Context, what string, ask func(*connection) (string, <-chan string, error)) error {
 	all := c.everyone()
 	if len(all) == 0 {
 		return fmt.Errorf("%s: %w", what, ErrNoConnection)
 	}
-	answers, errs := make([]<-chan string, len(all)), make([]error, len(all))
+	stans, answers, errs := make([]string, len(all)), make([]<-chan string, len(all)), make([]error, len(all))
 	for i, conn := range all {
-		answers[i], errs[i] = ask(conn)
+		stans[i], answers[i], errs[i] = ask(conn)
 	}
 	for i, conn := range all {
 		code := ""
 		if errs[i] == nil {
 			code, errs[i] = conn.await(ctx, answers[i])
+			conn.forget(stans[i])
 		}
 		if errs[i] == nil && !c.wire.approves(code) {
 			errs[i] = fmt.Errorf("refused with DE 39 = %q", code)

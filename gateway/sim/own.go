@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"time"
 
-	"go.uber.org/zap"
-
 	"github.com/schemegate/schemegate/iso8583"
 )
 
@@ -19,16 +17,26 @@ func (conn *connection) heardAnswer(m *iso8583.Message, body []byte) {
 	conn.card.journal.message(In, conn, m, body, "", v)
 }
 
+// question is a request of our own that waits for its answer.
+type question struct {
+	answer   chan string // gets its DE 39
+	signsOff bool
+}
+
 // answered ends the wait for an answer; false when nobody waits.
 func (conn *connection) answered(stan, code string) bool {
 	conn.mu.Lock()
 	defer conn.mu.Unlock()
-	answer, waiting := conn.asked[stan]
-	if waiting {
-		delete(conn.asked, stan)
-		answer <- code // has room for it
+	q, waiting := conn.asked[stan]
+	if !waiting {
+		return false
 	}
-	return waiting
+	delete(conn.asked, stan)
+	if q.signsOff && conn.signOn == peerSignedOn {
+		conn.signOn = peerSignedOffByUs
+	}
+	q.answer <- code // has room for it
+	return true
 }
 
 // forget gives up waiting for an answer: one that comes later answers nothing we asked.
@@ -63,23 +71,26 @@ func (conn *connection) ask(code, note string, limit int, more map[iso8583.Eleme
 		conn.mu.Unlock()
 		return "", nil, fmt.Errorf("%d requests of ours without an answer", limit)
 	}
-	conn.asked[stan] = wait
+	conn.asked[stan] = question{answer: wait, signsOff: code == c.wire.network.SignOff}
 	conn.mu.Unlock()
 	c.journal.message(Out, conn, m, body, "", verdict{note: note})
 	conn.write(frame, pace{})
 	return stan, wait, nil
 }
 
-// The requests of our own. Each gives DE 39 of its answer through the channel.
+// askEcho asks whether the peer lives.
 func (conn *connection) askEcho(limit int) (stan string, answer <-chan string, err error) {
 	return conn.ask(conn.card.wire.network.Echo, "our echo", limit, nil)
 }
 
+// askSignOff asks the peer to sign off. Financial traffic is taken until it has answered, since what is on the wire then cannot know.
 func (conn *connection) askSignOff() (stan string, answer <-chan string, err error) {
 	return conn.ask(conn.card.wire.network.SignOff, "our sign-off", maxEchoes, nil)
 }
 
+// askSignOn asks the peer to sign on, and takes its traffic from then on: a peer may do that with a sign-on of its own, or by its answer.
 func (conn *connection) askSignOn() (stan string, answer <-chan string, err error) {
+	conn.setSignOn(peerSignedOn)
 	return conn.ask(conn.card.wire.network.SignOn, "our sign-on", maxEchoes, nil)
 }
 
@@ -167,9 +178,9 @@ func (conn *connection) also(a Action) {
 	case AlsoCutover:
 		c.announceCutover()
 	case AlsoSignOff:
-		_, err = conn.signOff()
+		_, _, err = conn.askSignOff()
 	case AlsoSignOn:
-		_, err = conn.letSignOn()
+		_, _, err = conn.askSignOn()
 	case AlsoStall:
 		conn.stall(a.For.Std())
 	case AlsoKeepAlive:
@@ -183,9 +194,9 @@ func (conn *connection) also(a Action) {
 			}
 		}
 	case AlsoBounce:
-		if _, err = conn.signOff(); err == nil {
+		if _, _, err = conn.askSignOff(); err == nil {
 			conn.after(a.For.Std(), func() {
-				if _, err := conn.letSignOn(); err != nil {
+				if _, _, err := conn.askSignOn(); err != nil {
 					c.journal.event(conn.number, "sign-on not sent", err.Error())
 				}
 			})
@@ -194,37 +205,6 @@ func (conn *connection) also(a Action) {
 	if err != nil {
 		c.journal.event(conn.number, a.Also+" not done: "+err.Error(), "")
 	}
-}
-
-// signOff asks the peer to sign off. Financial traffic is taken until it has answered, since what is on the wire then cannot know.
-func (conn *connection) signOff() (<-chan string, error) {
-	stan, answer, err := conn.askSignOff()
-	if err != nil {
-		return nil, err
-	}
-	done := make(chan string, 1)
-	conn.card.running.Go(func() {
-		select {
-		case code := <-answer:
-			conn.mu.Lock()
-			if conn.signOn == peerSignedOn {
-				conn.signOn = peerSignedOffByUs
-			}
-			conn.mu.Unlock()
-			conn.log.Info("peer was signed off by us", zap.String("response_code", code))
-			done <- code
-		case <-conn.closed:
-			conn.forget(stan)
-		}
-	})
-	return done, nil
-}
-
-// letSignOn asks the peer to sign on, and takes its traffic from then on: a peer may do that with a sign-on of its own, or by its answer.
-func (conn *connection) letSignOn() (<-chan string, error) {
-	conn.setSignOn(peerSignedOn)
-	_, answer, err := conn.askSignOn()
-	return answer, err
 }
 
 // announceCutover begins the next business date and tells every peer. It waits for no answer.

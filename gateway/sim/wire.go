@@ -154,7 +154,11 @@ func (w *wire) originalKey(m *iso8583.Message) (HoldKey, error) {
 	if err != nil {
 		return HoldKey{}, err
 	}
-	return HoldKey{MTI: o.MTI.WithoutRepeat(), STAN: o.STAN, TransmissionDateTime: o.TransmissionDateTime,
+	clock := o.TransmissionDateTime
+	if w.is1993 {
+		clock = o.LocalDateTime
+	}
+	return HoldKey{MTI: o.MTI.WithoutRepeat(), STAN: o.STAN, TransmissionDateTime: clock,
 		AcquirerID: zeroFill(o.AcquirerID), ForwarderID: zeroFill(o.ForwarderID)}, nil
 }
 
