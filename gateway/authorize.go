@@ -120,6 +120,7 @@ func (g *Gateway) prepare(ctx context.Context, l *cardLink, call AuthorizeCall, 
 	if err != nil {
 		return nil, err
 	}
+	defer message.Wipe() // its image and digest are made, its bytes are cleared after the exchange
 	a.Elements = l.storedElements(message)
 	return &flight{
 		link: l, authorization: a, body: body, partial: req.PartialApproval,

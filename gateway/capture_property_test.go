@@ -149,6 +149,7 @@ func (r *holdRun) expire() {
 func (r *holdRun) rest() {
 	awaitDuties(r.t, r.s, r.m.id)
 	got := checkSums(r.t, r.s, r.m.id)
+	checkScheme(r.t, r.s, r.m.id)
 	if got.state != r.m.state() || got.captured != r.m.captured || got.reversed != r.m.reversed || got.returned != r.m.returned {
 		r.Fatalf("at rest %+v, want %s of %+v", got, r.m.state(), r.m)
 	}

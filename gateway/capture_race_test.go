@@ -88,6 +88,26 @@ func checkSums(t testing.TB, s *gatewaytest.Stand, id uuid.UUID) sums {
 	return v
 }
 
+// checkScheme holds an authorisation at rest against the scheme's own books: the same amount posted, and the same held, unless the hold
+// ended here by its time or by a final completion of less, neither of which a message of 1987 tells.
+func checkScheme(t testing.TB, s *gatewaytest.Stand, id uuid.UUID) {
+	t.Helper()
+	v := selectSums(t, s, id)
+	known := s.Scheme.Books().ByRRN(s.Read(t, id).RRN)
+	if len(known) != 1 {
+		t.Fatalf("the scheme knows %d originals", len(known))
+	}
+	told := v.state == "approved" || v.state == "reversed" || v.captured+v.reversed == v.approved
+	if h := known[0]; h.PostedMinor-h.CreditedMinor != v.posted || told && h.HeldMinor != v.held {
+		t.Errorf("the scheme has %+v, the ledger %+v", h, v)
+	}
+	for _, r := range s.Scheme.Journal() {
+		if r.Violation != "" {
+			t.Errorf("the scheme complains about %s %s: %s", r.MTI, r.STAN, r.Violation)
+		}
+	}
+}
+
 func TestOneOfManyCapturesOfTheWholeWins(t *testing.T) {
 	t.Parallel()
 	s := gatewaytest.New(t, gatewaytest.Options{})
@@ -154,6 +174,7 @@ func TestCapturesNeverExceedWhatWasApproved(t *testing.T) {
 	if sum := checkSums(t, s, v.ID); sum.state != "approved" || sum.captured != 1800 {
 		t.Fatalf("%+v", sum)
 	}
+	checkScheme(t, s, v.ID)
 	verifyLedger(t, s)
 }
 
@@ -178,6 +199,7 @@ func TestCaptureReversalAndExpiryRaceForOneHold(t *testing.T) {
 		captured, reversed := tally(t, []error{errs[0], errs[3], errs[6]})[""], tally(t, []error{errs[1], errs[4], errs[7]})[""]
 		awaitDuties(t, s, v.ID)
 		sum := checkSums(t, s, v.ID)
+		checkScheme(t, s, v.ID)
 		outcomes[sum.state]++
 		// Reversals of the whole join each other; captures do not.
 		if captured > 1 || captured == 1 != (sum.state == "captured") || reversed > 0 != (sum.state == "reversed") || sum.state == "approved" {
@@ -219,6 +241,7 @@ func TestEverythingAtOnceOnOneAuthorization(t *testing.T) {
 	}
 	awaitDuties(t, s, v.ID)
 	checkSums(t, s, v.ID)
+	checkScheme(t, s, v.ID)
 	if failed := s.Logs.FilterMessage("reversals not claimed").All(); len(failed) > 0 {
 		t.Errorf("a claim failed: %v", failed[0].ContextMap())
 	}

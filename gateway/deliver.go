@@ -112,6 +112,7 @@ func (g *Gateway) journalAttempts(ctx context.Context, tx pgx.Tx, l *cardLink, d
 		d.Body, d.Affinity = body, original.affinity()
 		row := g.vault.journal(message, messageRequest, now)
 		row.attempt = d.Attempt
+		message.Wipe()
 		queueAttempt(&batch, original, d.STAN, row)
 	}
 	if batch.Len() == 0 {

@@ -12,6 +12,8 @@ const (
 	expiryInterval = time.Minute
 	// expiryLimit is how many one transaction takes; a full one is followed by the next at once.
 	expiryLimit = 500
+	// expiryTimeout bounds one transaction: the first look of all reads every authorisation's deadline.
+	expiryTimeout = time.Minute
 	// expiryReach is how far the mark stays behind the youngest hold that can have expired: what was decided late, or recorded under a
 	// clock that far behind, still lies after it.
 	expiryReach = time.Hour
@@ -72,8 +74,11 @@ func (g *Gateway) expireHolds(ctx context.Context, l *cardLink, now time.Time) (
 	if n > 0 {
 		g.log.Info("holds expired", zap.String("link", l.name), zap.Int("count", n))
 	}
-	if through.Sub(mark) > expiryReach {
-		return n, updateMark(ctx, g.db, expiryMark+l.name, through)
+	if through.Sub(mark) <= expiryReach {
+		return n, nil
 	}
-	return n, nil
+	if left, err := selectLeftHolds(ctx, g.db, look, mark, through); left || err != nil {
+		return n, err
+	}
+	return n, updateMark(ctx, g.db, expiryMark+l.name, through)
 }

@@ -224,3 +224,30 @@ func TestHoldThatMovedBetweenLookAndEndStays(t *testing.T) {
 	awaitDuties(t, s, inPart.ID)
 	verifyLedger(t, s)
 }
+
+// TestHoldThatALookFoundLockedExpiresWithTheNext: the mark does not pass it.
+func TestHoldThatALookFoundLockedExpiresWithTheNext(t *testing.T) {
+	t.Parallel()
+	s := gatewaytest.New(t, gatewaytest.Options{})
+	v := s.MustAuthorize(t, "key-1", twenty(nil))
+	tx, err := s.DB.Pool.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tx.Exec(t.Context(), `SELECT FROM card_authorization WHERE id = $1 FOR NO KEY UPDATE`, v.ID); err != nil {
+		t.Fatal(err)
+	}
+	if n := expire(t, s, 24*time.Hour); n != 0 {
+		t.Fatalf("%d expired under another's lock", n)
+	}
+	if n := s.Count(t, `SELECT count(*) FROM sweep_mark WHERE name = 'hold_expiry:visa-a' AND through_at > now()`); n != 0 {
+		t.Fatal("the mark has passed a hold that was left")
+	}
+	if err := tx.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if n := expire(t, s, 24*time.Hour); n != 1 {
+		t.Fatalf("%d expired afterwards", n)
+	}
+	verifyLedger(t, s)
+}

@@ -61,6 +61,7 @@ func TestPosting_PartialApproval(t *testing.T) {
 				want = []string{heldTwenty, releasedTwenty, "debit 1 posted customer>settlement 1250"}
 			}
 			wantPostings(t, s, v.ID, want...)
+			checkScheme(t, s, v.ID)
 			verifyLedger(t, s)
 		})
 	}
@@ -115,6 +116,7 @@ func TestPosting_PartialReversal(t *testing.T) {
 	wantPostings(t, s, v.ID, heldTwenty, "release 3 pending settlement>customer 800", "release 4 pending settlement>customer 1200")
 	_, err = askReversal(t.Context(), s, v.ID, "nothing-left", `"amount":"0.01"`)
 	mustRefuse(t, err, gateway.CodeAuthorizationReversed, 409)
+	checkScheme(t, s, v.ID)
 	verifyLedger(t, s)
 }
 
@@ -127,6 +129,7 @@ func TestPartialReversalIsRefusedWhereTheSchemeTakesNone(t *testing.T) {
 	c := mustCapture(t, s, v.ID, "5.00", nil)
 	mustReverse(t, s, v.ID, `"capture_id":"`+c.ID.String()+`"`)
 	awaitDuties(t, s, v.ID)
+	checkScheme(t, s, v.ID)
 	verifyLedger(t, s)
 }
 
@@ -154,6 +157,7 @@ func TestPosting_Capture(t *testing.T) {
 	wantPostings(t, s, v.ID, want...)
 	awaitDuties(t, s, v.ID)
 	wantPostings(t, s, v.ID, want...)
+	checkScheme(t, s, v.ID)
 	verifyLedger(t, s)
 }
 
@@ -168,6 +172,7 @@ func TestPosting_FinancialApproval(t *testing.T) {
 	if n, err := s.Gateway.ExpireHolds(t.Context(), gatewaytest.LinkName, time.Now().Add(30*24*time.Hour)); n != 0 || err != nil {
 		t.Fatalf("%d of what is not held expired, %v", n, err)
 	}
+	checkScheme(t, s, v.ID)
 	verifyLedger(t, s)
 }
 
@@ -191,6 +196,7 @@ func TestPosting_FinancialDeclinedOrSilent(t *testing.T) {
 	if original, err := iso8583.ParseOriginalDataElements(sent[0].OriginalDataElements); err != nil || original.MTI != iso8583.MTIFinancialRequest {
 		t.Fatalf("DE 90 names %+v, %v", original, err)
 	}
+	checkScheme(t, s, v.ID)
 	verifyLedger(t, s)
 }
 
@@ -201,6 +207,7 @@ func TestPosting_ReversalOfAPostedAmount(t *testing.T) {
 	mustReverse(t, s, v.ID, "")
 	s.AwaitState(t, v.ID, "reversed")
 	wantPostings(t, s, v.ID, heldTwenty, releasedTwenty, debitedTwenty, "compensate 13 posted settlement>customer 2000 !")
+	checkScheme(t, s, v.ID)
 	verifyLedger(t, s)
 }
 
@@ -218,6 +225,7 @@ func TestPosting_ReversalOfACapture(t *testing.T) {
 	if m.State != "approved" || m.CapturedAmount != "8.00" || m.ReturnedAmount != "5.00" || m.RemainingAmount != "12.00" {
 		t.Fatalf("authorization %+v", m)
 	}
+	checkScheme(t, s, v.ID)
 	verifyLedger(t, s)
 }
 
@@ -237,6 +245,9 @@ func TestPosting_Refund(t *testing.T) {
 	mustReverse(t, s, v.ID, "")
 	s.AwaitState(t, v.ID, "reversed")
 	wantPostings(t, s, v.ID, "return 1 posted settlement>customer 2000", "compensate 15 posted customer>settlement 2000 !")
+	checkScheme(t, s, v.ID)
+	standing := refund("20.01")
+	checkScheme(t, s, standing.ID)
 	declined := refund("20.51")
 	if declined.State != "declined" {
 		t.Fatalf("answer %+v", declined)
@@ -261,6 +272,7 @@ func TestPosting_Cash(t *testing.T) {
 		t.Fatalf("answer %+v", v)
 	}
 	wantPostings(t, s, v.ID, heldTwenty, releasedTwenty, debitedTwenty)
+	checkScheme(t, s, v.ID)
 	verifyLedger(t, s)
 }
 
@@ -318,5 +330,6 @@ func TestPosting_BalanceInquiryThatTheProfileReverses(t *testing.T) {
 	}
 	s.AwaitState(t, v.ID, "reversed")
 	wantPostings(t, s, v.ID)
+	checkScheme(t, s, v.ID)
 	verifyLedger(t, s)
 }

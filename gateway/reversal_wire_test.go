@@ -180,3 +180,28 @@ func TestPartialReversalByDE30NeedsTheElement(t *testing.T) {
 		t.Fatalf("faults %v", faults)
 	}
 }
+
+// TestLateAcknowledgementOfACaptureClosesIt: by its own STAN, however the profile answers it.
+func TestLateAcknowledgementOfACaptureClosesIt(t *testing.T) {
+	t.Parallel()
+	s := gatewaytest.New(t, gatewaytest.Options{
+		Scheme: scheme(sim.Rule{When: sim.Match{MTI: []string{"0220"}}, Then: sim.Action{Delay: configs.Duration(lateDelay)}}),
+		Link: func(c *gateway.LinkConfig) {
+			patient(c)
+			c.Silence.AnswerWithin, c.Silence.FirstGap, c.Silence.MaxGap = configs.Duration(100*time.Millisecond), configs.Duration(time.Hour), configs.Duration(time.Hour)
+		}})
+	v := s.MustAuthorize(t, "key-1", gatewaytest.Purchase("12.34", nil))
+	answer, err := s.Gateway.Capture(t.Context(), gateway.CaptureCall{Tenant: gatewaytest.Tenant, IdempotencyKey: "capture-1", Authorization: v.ID,
+		Request: gateway.CaptureRequest{ClientReference: "capture-1"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	id := gatewaytest.DecodeReversal(t, answer).ID
+	s.Eventually(t, "acknowledged", func() bool {
+		return s.Count(t, `SELECT count(*) FROM duty WHERE id = $1 AND state = 'acknowledged' AND attempts = 1 AND response_code = '00'`, id) == 1
+	})
+	if n := journaled(t, s, v.ID, "0230", "response"); n != 1 {
+		t.Fatalf("%d acknowledgements kept", n)
+	}
+	s.CheckBooks(t)
+}

@@ -295,3 +295,41 @@ func TestSearchForAFreeSTANIsBounded(t *testing.T) {
 		t.Fatalf("got %v, want no free STAN", err)
 	}
 }
+
+// TestS38_STANsOfDutiesAreNotUsedTwice: a duty's own STAN is taken while the duty is open, and within the window after it moved last.
+func TestS38_STANsOfDutiesAreNotUsedTwice(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	b.run(t, queueDecisions, b.giveUp(t))
+	own := func(stan, state, closedAs string, movedAt time.Time) {
+		t.Helper()
+		if _, err := b.db.Pool.Exec(t.Context(), `UPDATE duty SET stan = $1, state = $2, closed_as = nullif($3, ''), updated_at = $4`, stan, state, closedAs, movedAt); err != nil {
+			t.Fatal(err)
+		}
+	}
+	next := func(window time.Duration) string {
+		t.Helper()
+		startSequence(t, b.db, 100)
+		r := newReferences(b.db)
+		r.uniqueWithin = window
+		stan, _ := mustNext(t, r, sequenceAt)
+		return stan
+	}
+	for _, c := range []struct {
+		state, closedAs string
+		moved           time.Time
+		window          time.Duration
+		want            string
+	}{
+		{"owed", "", sequenceAt.Add(-48 * time.Hour), 0, "000101"},
+		{"suspended", "", sequenceAt.Add(-48 * time.Hour), 0, "000101"},
+		{"acknowledged", "acknowledged", sequenceAt.Add(-30 * time.Minute), time.Hour, "000101"},
+		{"acknowledged", "acknowledged", sequenceAt.Add(-2 * time.Hour), time.Hour, "000100"},
+		{"acknowledged", "acknowledged", sequenceAt.Add(-30 * time.Minute), 0, "000100"},
+	} {
+		own("000100", c.state, c.closedAs, c.moved)
+		if got := next(c.window); got != c.want {
+			t.Errorf("%s since %s within %s: got %s, want %s", c.state, sequenceAt.Sub(c.moved), c.window, got, c.want)
+		}
+	}
+}

@@ -23,7 +23,7 @@ type expiryLook struct {
 // second statement sees whatever a capture or a reversal has recorded before it; what is locked by one at this moment is left to the
 // next look.
 func (g *Gateway) endHolds(ctx context.Context, look *expiryLook) (n int, err error) {
-	ctx, cancel := context.WithTimeout(ctx, readTimeout)
+	ctx, cancel := context.WithTimeout(ctx, expiryTimeout)
 	defer cancel()
 	var hits []uuid.UUID
 	err = pgx.BeginFunc(ctx, g.db, func(tx pgx.Tx) error {
@@ -51,14 +51,25 @@ func (g *Gateway) endHolds(ctx context.Context, look *expiryLook) (n int, err er
 const stillReversed = `EXISTS (SELECT FROM duty d WHERE d.authorization_id = a.id AND d.kind = 'reversal' AND d.undoes IS NULL
 	AND (d.number = 0 OR d.state <> 'acknowledged' AND (a.created_at > @overdue OR a.captured_minor + a.reversed_minor = a.approved_minor)))`
 
-// selectExpiredHolds locks approved holds past their time, in the order of their deadlines, by that index: a deadline lies at most
-// maxAnswerWithin after the request.
+// expiredHolds are approved holds past their time, by the index of deadlines: a deadline lies at most maxAnswerWithin after the request.
+const expiredHolds = ` FROM card_authorization a
+	WHERE a.deadline_at >= @from AND a.deadline_at <= @until AND a.created_at <= @before AND a.link = @link AND a.state = 'approved'
+	AND ` + effectSQL + ` = 'holds' AND NOT ` + stillReversed + ` `
+
+// selectLeftHolds tells whether a look left any hold with a deadline up to through, since another transaction had its row.
+func selectLeftHolds(ctx context.Context, db querier, look expiryLook, from, through time.Time) (left bool, err error) {
+	err = db.QueryRow(ctx, `SELECT EXISTS (SELECT`+expiredHolds+`)`,
+		pgx.NamedArgs{"link": look.link, "from": from, "until": through, "before": look.createdBefore,
+			"overdue": look.createdBefore.Add(-expiryPatience)}).Scan(&left)
+	if err != nil {
+		return false, fmt.Errorf("select holds left: %w", err)
+	}
+	return left, nil
+}
+
+// selectExpiredHolds locks expired holds, in the order of their deadlines.
 func selectExpiredHolds(ctx context.Context, tx pgx.Tx, look expiryLook) (ids []uuid.UUID, last time.Time, err error) {
-	rows, err := tx.Query(ctx, `
-		SELECT a.id, a.deadline_at FROM card_authorization a
-		WHERE a.deadline_at >= @from AND a.deadline_at <= @until AND a.created_at <= @before AND a.link = @link AND a.state = 'approved'
-		AND `+effectSQL+` = 'holds' AND NOT `+stillReversed+`
-		ORDER BY a.deadline_at LIMIT @limit FOR NO KEY UPDATE OF a SKIP LOCKED`,
+	rows, err := tx.Query(ctx, `SELECT a.id, a.deadline_at`+expiredHolds+`ORDER BY a.deadline_at LIMIT @limit FOR NO KEY UPDATE OF a SKIP LOCKED`,
 		pgx.NamedArgs{"link": look.link, "from": look.from, "until": look.createdBefore.Add(maxAnswerWithin), "before": look.createdBefore,
 			"overdue": look.createdBefore.Add(-expiryPatience), "limit": expiryLimit})
 	if err != nil {

@@ -154,7 +154,7 @@ func selectMessages(ctx context.Context, db querier, s subjects) ([]TimelineStep
 		} else {
 			step.What, step.Text, step.rank = stepReceived, strings.Join(strings.Fields("<- "+step.MTI+" "+kind), " "), rankReceived
 		}
-		if note != "" {
+		if note != "" && kind != messageLate { // that nobody waited for it any more is what late says
 			step.Text += ": " + note
 		}
 		return step, err
@@ -180,6 +180,9 @@ func selectHappenings(ctx context.Context, db querier, s subjects) ([]TimelineSt
 		var id uuid.UUID
 		err = row.Scan(&step.At, &id, &step.What, &step.Text, &step.open)
 		step.At, step.Subject, step.rank = step.At.UTC(), s.names[id], rankOther
+		if step.What == stepException {
+			step.rank = rankException
+		}
 		return step, err
 	})
 	if err != nil {

@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -59,11 +60,12 @@ type TimelineStep struct {
 
 // The kinds of step.
 const (
-	stepState    = "state"
-	stepSent     = "sent"
-	stepReceived = "received"
-	stepTold     = "told"
-	stepPosted   = "posted"
+	stepState     = "state"
+	stepSent      = "sent"
+	stepReceived  = "received"
+	stepTold      = "told"
+	stepPosted    = "posted"
+	stepException = "exception"
 )
 
 // subjectAuthorization is the subject of what is not about one of its duties.
@@ -79,6 +81,7 @@ const (
 	rankPosted
 	rankTold
 	rankSent
+	rankException
 	rankOther
 )
 
@@ -180,6 +183,9 @@ func timelineOf(ctx context.Context, db *pgxpool.Pool, f tracked, links map[stri
 	if err != nil {
 		return Timeline{}, err
 	}
+	slices.SortFunc(entries, func(x, y ledger.Entry) int { // those of one moment have no order of their own
+		return cmp.Or(cmp.Compare(x.Transaction, y.Transaction), cmp.Compare(x.Step, y.Step), cmp.Compare(x.Number, y.Number))
+	})
 	for _, e := range entries {
 		t.Steps = append(t.Steps, s.posting(e))
 	}

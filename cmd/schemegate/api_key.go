@@ -12,8 +12,9 @@ type apiKeyCommand struct {
 }
 
 type apiKeyNewCommand struct {
-	Tenant string `required:"" placeholder:"T" help:"Whose key it is."`
-	Name   string `required:"" placeholder:"N" help:"What the key is for, such as core-banking."`
+	Tenant   string `required:"" placeholder:"T" help:"Whose key it is."`
+	Name     string `required:"" placeholder:"N" help:"What the key is for, such as core-banking."`
+	Operator bool   `help:"Let it decide about links: hold, resume, sign on and off."`
 }
 
 // Run prints the key, and its hash as the configuration takes it.
@@ -22,7 +23,11 @@ func (k *apiKeyNewCommand) Run(p process) error {
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(p.stdout, "Give this to the client; it is not shown again:\n\n  %s\n\nPut this under api.keys:\n\n    - {tenant: %s, name: %s, sha256: %s}\n",
-		key, entry.Tenant, entry.Name, entry.SHA256)
+	right := ""
+	if k.Operator {
+		right = ", operator: true"
+	}
+	fmt.Fprintf(p.stdout, "Give this to the client; it is not shown again:\n\n  %s\n\nPut this under api.keys:\n\n    - {tenant: %s, name: %s, sha256: %s%s}\n",
+		key, entry.Tenant, entry.Name, entry.SHA256, right)
 	return nil
 }

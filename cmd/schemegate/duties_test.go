@@ -41,7 +41,7 @@ func TestRefusedReversalIsResumedBesideTheDaemon(t *testing.T) {
 	}
 	r.eventually("the reversal is suspended", func() bool { return state() == "suspended" })
 
-	row := regexp.MustCompile(`(?m)^` + id + ` +` + gatewaytest.LinkName + ` +` + authorization + ` +suspended +[0-9]+s +1 +- +30$`)
+	row := regexp.MustCompile(`(?m)^` + id + ` +reversal +` + gatewaytest.LinkName + ` +` + authorization + ` +suspended +[0-9]+s +1 +- +30$`)
 	if listed := r.must("reversals", "list", "--config", file, "--state", "suspended"); !row.MatchString(listed) {
 		t.Errorf("listed\n%s", listed)
 	}

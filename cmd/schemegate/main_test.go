@@ -101,6 +101,14 @@ func TestAPIKeyEntryIsTheHashOfTheKey(t *testing.T) {
 	if len(loaded.Keys) != 1 || loaded.Keys[0] != want {
 		t.Fatalf("got %+v, want %+v", loaded.Keys, want)
 	}
+	if strings.Contains(stdout, "operator") {
+		t.Errorf("a right that nobody asked for: %q", stdout)
+	}
+	_, stdout, _ = command(t, "api-key", "new", "--tenant", "bank-a", "--name", "ops", "--operator")
+	line = regexp.MustCompile(`(?m)^ +- \{.*, operator: true\}$`).FindString(stdout)
+	if err := configs.Load("printed", []byte("keys:\n"+line+"\n"), &loaded).Err(); err != nil || line == "" || len(loaded.Keys) != 1 || !loaded.Keys[0].Operator {
+		t.Fatalf("the printed line %q gives %+v, %v", line, loaded.Keys, err)
+	}
 	if code, _, stderr := command(t, "api-key", "new", "--tenant", "Bank A", "--name", "core"); code != exitFault || !strings.Contains(stderr, "lower-case") {
 		t.Fatalf("exit %d, %q", code, stderr)
 	}

@@ -107,7 +107,7 @@ func (a *API) getDuty(kind string) func(http.ResponseWriter, *http.Request, call
 func pathID(r *http.Request, name string) (uuid.UUID, error) {
 	text := r.PathValue(name)
 	id, err := uuid.Parse(text)
-	if err != nil || len(text) != uuidTextLength {
+	if err != nil || len(text) != uuidTextLength || id == uuid.Nil {
 		return uuid.Nil, &gateway.Error{Code: gateway.CodeNotFound}
 	}
 	return id, nil

@@ -121,7 +121,8 @@ func postOperation() huma.Operation {
 		gateway.CodeMalformedBody, gateway.CodeMalformedHeader, gateway.CodeMalformedParameter, gateway.CodeKeyMissing, gateway.CodeKeyMalformed,
 		gateway.CodeUnauthenticated, gateway.CodeRequestTimeout, gateway.CodeInProgress, gateway.CodeDuplicateReference, gateway.CodeAnswerExpired,
 		gateway.CodeBodyTooLarge, gateway.CodeUnsupportedMediaType, gateway.CodeValidationFailed, gateway.CodeKeyReuse, gateway.CodeUnknownLink,
-		gateway.CodeInternal, gateway.CodeInternalAfterRecorded, gateway.CodeLinkUnavailable, gateway.CodeNotSent, gateway.CodeReferenceExhausted,
+		gateway.CodeReversedBefore,
+		gateway.CodeInternal, gateway.CodeInternalAfterRecorded, gateway.CodeLinkUnavailable, gateway.CodeLinkHeld, gateway.CodeNotSent, gateway.CodeReferenceExhausted,
 		gateway.CodeOverloaded, gateway.CodeShuttingDown, gateway.CodeDatabaseUnavailable, gateway.CodeOutcomeUnknown)
 	responses["201"], responses["202"] = created, accepted
 	return huma.Operation{

@@ -30,6 +30,7 @@ type bench struct {
 	url    string
 	key    string // of gatewaytest.Tenant
 	other  string // of a second tenant
+	ops    string // of gatewaytest.Tenant, with the right to decide about links
 	client *http.Client
 	stop   func()
 }
@@ -39,7 +40,7 @@ func setup(t *testing.T, options gatewaytest.Options, change func(*Config)) *ben
 	b := &bench{Stand: gatewaytest.New(t, options)}
 	config := DefaultConfig()
 	config.Listen = "127.0.0.1:0"
-	config.Keys = make([]Key, 2)
+	config.Keys = make([]Key, 3)
 	var err error
 	if b.key, config.Keys[0], err = NewKey(gatewaytest.Tenant, "core"); err != nil {
 		t.Fatal(err)
@@ -47,6 +48,10 @@ func setup(t *testing.T, options gatewaytest.Options, change func(*Config)) *ben
 	if b.other, config.Keys[1], err = NewKey("bank-b", "core"); err != nil {
 		t.Fatal(err)
 	}
+	if b.ops, config.Keys[2], err = NewKey(gatewaytest.Tenant, "ops"); err != nil {
+		t.Fatal(err)
+	}
+	config.Keys[2].Operator = true
 	if change != nil {
 		change(&config)
 	}
@@ -121,6 +126,13 @@ func (b *bench) post(t *testing.T, key string, body []byte, pairs ...string) ans
 	t.Helper()
 	header := b.headers(append([]string{"Idempotency-Key", key, "Content-Type", "application/json"}, pairs...)...)
 	return b.do(t, http.MethodPost, "/v1/authorizations", header, body)
+}
+
+// postAs posts a JSON value to a path under a bearer key and an idempotency key.
+func (b *bench) postAs(t *testing.T, bearer, path, key string, body any) answer {
+	t.Helper()
+	header := http.Header{"Authorization": {"Bearer " + bearer}, "Idempotency-Key": {key}, "Content-Type": {"application/json"}}
+	return b.do(t, http.MethodPost, path, header, encode(t, body))
 }
 
 func (b *bench) get(t *testing.T, path string) answer {

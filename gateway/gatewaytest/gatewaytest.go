@@ -383,8 +383,8 @@ func (s *Stand) Metric(t testing.TB, name string) float64 {
 	return 0
 }
 
-// CheckBooks holds the ledger against the scheme's own books, once nothing is on its way any more: both hold the same, the
-// ledger's own checks find nothing, no second guard fired, and the scheme saw nothing that must not be.
+// CheckBooks holds the ledger against the scheme's own books, once nothing is on its way any more: both hold and have moved the same
+// in every currency, the ledger's own checks find nothing, no second guard fired, and the scheme saw nothing that must not be.
 func (s *Stand) CheckBooks(t testing.TB) {
 	t.Helper()
 	ctx := context.Background()
@@ -392,7 +392,8 @@ func (s *Stand) CheckBooks(t testing.TB) {
 	if err != nil {
 		t.Fatalf("list accounts: %v", err)
 	}
-	var held, schemeHeld int64
+	type totals struct{ held, moved int64 }
+	ours, theirs := map[string]totals{}, map[string]totals{}
 	for _, account := range accounts {
 		if account.Kind != ledger.Customer {
 			continue
@@ -401,13 +402,18 @@ func (s *Stand) CheckBooks(t testing.TB) {
 		if err != nil {
 			t.Fatalf("read balance: %v", err)
 		}
-		held += balance.Held.Minor
+		if balance.Held.Minor != 0 || balance.Posted.Minor != 0 {
+			sum := ours[account.Currency.Numeric]
+			ours[account.Currency.Numeric] = totals{sum.held + balance.Held.Minor, sum.moved - balance.Posted.Minor}
+		}
 	}
-	for _, h := range s.Scheme.Holds() {
-		schemeHeld += h.HeldMinor
+	for currency, total := range s.Scheme.Books().Totals() {
+		if sum := (totals{total.HeldMinor, total.PostedMinor - total.CreditedMinor}); sum != (totals{}) {
+			theirs[currency] = sum
+		}
 	}
-	if held != schemeHeld {
-		t.Errorf("ledger holds %d minor units, the scheme %d", held, schemeHeld)
+	if !maps.Equal(ours, theirs) {
+		t.Errorf("held and moved by currency: ledger %v, scheme %v", ours, theirs)
 	}
 	report, err := ledger.Verify(ctx, s.DB.Pool, 0)
 	if err != nil {

@@ -4,7 +4,6 @@ import (
 	"crypto/hmac"
 	"crypto/sha256"
 	"fmt"
-	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -81,10 +80,9 @@ func (s *shelf) keep(key HoldKey, h *Hold) {
 func (s *shelf) copied() map[HoldKey]Hold {
 	holds := make(map[HoldKey]Hold, len(s.byKey))
 	for key, h := range s.byKey {
-		holds[key] = *h
-		undone := holds[key]
-		undone.undone = slices.Clone(h.undone)
-		holds[key] = undone
+		page := *h
+		page.undone = slices.Clone(h.undone)
+		holds[key] = page
 	}
 	return holds
 }
@@ -132,8 +130,8 @@ type wish struct {
 
 // authorize decides a request once: a copy of it gets the same answer again and holds nothing more, one that was reversed before
 // it came is declined.
-func (b *books) authorize(m *iso8583.Message, w wish) verdict {
-	key, card, class := b.wire.key(m), b.cardDigest(m), m.MTI().Class()
+func (b *books) authorize(m *iso8583.Message, key HoldKey, w wish) verdict {
+	card, class := b.cardDigest(m), m.MTI().Class()
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if h, known := b.holds.byKey[key]; known {
@@ -258,13 +256,13 @@ func (b Books) Totals() map[string]Totals {
 
 // ByRRN gives the requests with a DE 37, in no order.
 func (b Books) ByRRN(rrn string) []Hold {
-	return slices.Collect(func(yield func(Hold) bool) {
-		for h := range maps.Values(b.Holds) {
-			if h.RRN == rrn && !yield(h) {
-				return
-			}
+	var list []Hold
+	for _, h := range b.Holds {
+		if h.RRN == rrn {
+			list = append(list, h)
 		}
-	})
+	}
+	return list
 }
 
 // CompletionsOf gives the completions that name an authorisation, in the order they came.

@@ -5,6 +5,10 @@
 // codec, so that a test can hold one against the other. What it does is scripted by rules, the first that matches decides, and the
 // magic amounts of MagicTable stand behind them.
 //
+// The issuer judges: every request, completion and reversal has one effect however often it comes, a repeat that is not its first
+// sending and a completion above what is held are violations in the journal, and Books gives what is held, posted, credited and taken
+// back. It speaks the 1987 and the 1993 edition, whichever its dialect is of.
+//
 // It never shows a clear card number, holds nothing of a card but the masked number and a digest under a key that ends with the
 // run, and never waits for a peer without a bound. It is no part of a production set-up.
 package sim

@@ -1,21 +1,23 @@
 package sim
 
 import (
+	"crypto/sha256"
+
 	"github.com/schemegate/schemegate/iso8583"
 )
 
 // complete posts what an advice captures, once: its repeats get the same answer. It is never refused for a business reason, since what
 // it tells has happened; what is wrong with it is a violation. One that was reversed before it came posts nothing.
-func (b *books) complete(m *iso8583.Message) verdict {
+func (b *books) complete(m *iso8583.Message, key HoldKey) verdict {
 	class := m.MTI().Class()
 	original, err := b.wire.originalKey(m)
 	if err != nil {
 		return verdict{code: b.wire.code(class, "30"), amount: -1, violation: "the completion names no original: " + err.Error()}
 	}
-	key, card := b.wire.key(m), b.cardDigest(m)
+	card := b.cardDigest(m)
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if c := b.completionOf(key, original, m); c != nil {
+	if c, known := b.completions.byKey[key]; known {
 		c.Requests++
 		v := verdict{code: c.ResponseCode, amount: -1, note: "copy: answered as before"}
 		switch {
@@ -50,29 +52,13 @@ func (b *books) complete(m *iso8583.Message) verdict {
 	return v
 }
 
-// completionOf finds a completion that came before. A repeat whose time was refreshed is found by its STAN and its original.
-func (b *books) completionOf(key, original HoldKey, m *iso8583.Message) *Hold {
-	if c, known := b.completions.byKey[key]; known {
-		return c
-	}
-	if !m.MTI().IsRepeat() {
-		return nil
-	}
-	for other, c := range b.completions.byKey {
-		if c.Original == original && other.STAN == key.STAN && other.MTI == key.MTI {
-			return c
-		}
-	}
-	return nil
-}
-
 // canBePosted tells whether an authorisation can carry a completion's amount, even one it has not got.
 func (h *Hold) canBePosted(known bool) bool {
 	return known && h.Kind == KindHold && isApproval(h.ResponseCode)
 }
 
 // wrongCompletion says what is wrong with a completion, "" for nothing.
-func (h *Hold) wrongCompletion(known bool, c *Hold, card [32]byte) string {
+func (h *Hold) wrongCompletion(known bool, c *Hold, card [sha256.Size]byte) string {
 	switch {
 	case !known || h.Requests == 0:
 		return "the completion names an authorisation that we do not have"

@@ -19,7 +19,7 @@ func (conn *connection) decide(m *iso8583.Message) ruling {
 	if c.dropsAll() || conn.isDraining() {
 		return ruling{verdict: verdict{note: "thrown away"}}
 	}
-	sendings, violation := c.repeats.observe(m)
+	o := c.repeats.observe(m)
 	if !network && c.cfg.SignOnRequired {
 		if state := conn.signOnState(); state != peerSignedOn {
 			v := verdict{code: c.wire.code(m.MTI().Class(), c.cfg.NotSignedOnCode), amount: -1, note: "we signed the peer off"}
@@ -35,23 +35,21 @@ func (conn *connection) decide(m *iso8583.Message) ruling {
 	if r := c.rules.find(c.look(m)); r != nil {
 		out.rule, out.action, partialMinor = r.Name, r.Then, r.partial
 		if len(r.Mix) > 0 {
-			out.action, partialMinor = r.pick(c.cfg.Seed, m, sendings)
+			out.action, partialMinor = r.pick(c.cfg.Seed, m, o.sendings)
 		}
 	}
 	c.mu.Unlock()
 	if out.action.Answer == AnswerLost {
-		out.verdict.note, out.verdict.violation = "lost", violation
+		out.verdict.note, out.verdict.violation = "lost", o.violation
 		return out
 	}
 	out.answered = out.action.Deliver != DeliverSilent
 	if network {
 		out.verdict = conn.manage(m, out.action)
 	} else {
-		out.verdict = c.consider(m, out.action, partialMinor)
+		out.verdict = c.consider(m, o.key, out.action, partialMinor)
 	}
-	if violation != "" {
-		out.verdict.violation = join(violation, out.verdict.violation)
-	}
+	out.verdict.violation = join(o.violation, out.verdict.violation)
 	if !out.answered {
 		out.verdict.note = join(out.verdict.note, "no answer")
 	}
@@ -59,7 +57,7 @@ func (conn *connection) decide(m *iso8583.Message) ruling {
 }
 
 // consider asks the issuer, unless the rule refuses what the issuer would not decide by itself.
-func (c *Card) consider(m *iso8583.Message, a Action, partialMinor int64) verdict {
+func (c *Card) consider(m *iso8583.Message, key HoldKey, a Action, partialMinor int64) verdict {
 	class, function := m.MTI().Class(), m.MTI().Function()
 	refused := verdict{code: c.wire.code(class, a.ResponseCode), amount: -1, note: "refused"}
 	switch declined := a.Answer == AnswerDecline; {
@@ -73,9 +71,9 @@ func (c *Card) consider(m *iso8583.Message, a Action, partialMinor int64) verdic
 			refused.note = "completion refused"
 			return refused
 		}
-		return c.books.complete(m)
+		return c.books.complete(m, key)
 	case function == 0 && (class == 1 || class == 2) && (m.Has(iso8583.AmountTransaction) || kindOf(m) == KindInquiry):
-		return c.books.authorize(m, a.wish(max(0, amountOf(m)), partialMinor))
+		return c.books.authorize(m, key, a.wish(max(0, amountOf(m)), partialMinor))
 	case declined:
 		refused.note = "not booked"
 		return refused

@@ -48,9 +48,15 @@ func newRepeats(w *wire, limit int, refreshTime bool) *repeats {
 	return &repeats{wire: w, seed: maphash.MakeSeed(), max: limit, refreshTime: refreshTime, firsts: map[sending]*first{}}
 }
 
-// observe counts the sendings of a message, this one included, and says in what a repeat differs from the first of them. A message
-// without the repeat bit under a new DE 7 begins anew: STANs come round.
-func (r *repeats) observe(m *iso8583.Message) (sendings int, violation string) {
+// observed is what is known of a message when it comes.
+type observed struct {
+	key       HoldKey // its name, with the time of its first sending
+	sendings  int     // this one included
+	violation string  // in what a repeat differs from its first sending
+}
+
+// observe counts a message. One without the repeat bit under a new DE 7 begins anew: STANs come round.
+func (r *repeats) observe(m *iso8583.Message) observed {
 	key := sending{mti: r.wire.spec.Exchange(m.MTI()), stan: m.Get(iso8583.STAN), acquirer: m.Get(iso8583.AcquirerID),
 		forwarder: m.Get(iso8583.ForwarderID), networkCode: r.wire.networkCode(m)}
 	content := r.content(m)
@@ -66,13 +72,15 @@ func (r *repeats) observe(m *iso8583.Message) (sendings int, violation string) {
 	}
 	if !known || !m.MTI().IsRepeat() && f.time != m.Get(r.wire.clock) {
 		r.firsts[key] = &first{time: m.Get(r.wire.clock), content: content, sendings: 1}
-		return 1, ""
+		return observed{key: r.wire.key(m), sendings: 1}
 	}
 	f.sendings++
+	o := observed{key: r.wire.key(m), sendings: f.sendings}
+	o.key.TransmissionDateTime = f.time
 	if m.MTI().IsRepeat() {
-		violation = differences(f.content, content)
+		o.violation = differences(f.content, content)
 	}
-	return f.sendings, violation
+	return o
 }
 
 // content sums up the business content of a message. A message authentication code is none: it covers the message type too.

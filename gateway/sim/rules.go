@@ -247,7 +247,7 @@ func (s ruleSet) find(m seen) *rule {
 }
 
 func (r *rule) matches(m seen) bool {
-	w := r.When
+	w := &r.When
 	switch {
 	case len(r.mtis) > 0 && !slices.Contains(r.mtis, m.mti):
 	case r.bounded && (m.amount < r.least || m.amount > r.most):
@@ -271,7 +271,7 @@ func within(pan, from, to string) bool {
 
 // count counts the message and tells whether the rule is for one of its number.
 func (r *rule) count(original HoldKey) bool {
-	w := r.When
+	w := &r.When
 	if w.First == 0 && w.After == 0 && w.Every == 0 {
 		return true
 	}

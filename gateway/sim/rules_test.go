@@ -116,6 +116,42 @@ FILE:15: rules.2.then.response_code: "05": of an approval is 00, 08, 11 or 16; f
 	}
 }
 
+func TestDeliveriesAndMixesAreChecked(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "rules.yaml")
+	writeFile(t, file, `already_reversed_code: "!"
+partial_reversal: half
+balance: "1"
+cutover_every: -1
+rules:
+- then: {damage: much, also: dance, batch: 1001, interim: -1, times: 1001}
+- then: {deliver: silent}
+  mix:
+  - {weight: 0, then: {answer: decline}}
+- mix:
+  - {weight: 1, then: {set: {4: ten}}}
+- then: {answer: approve, response_code: "002"}
+`)
+	_, err := LoadCard(file)
+	if err == nil {
+		t.Fatal("no faults")
+	}
+	for _, want := range []string{
+		`:1: already_reversed_code: `, `:2: partial_reversal: "half": is standard or de4`, `:3: balance: `, `:4: cutover_every: "-1": is not negative`,
+		`:6: rules.0.then.damage: "much": is cut, bitmap, mti or flip`, `:6: rules.0.then.also: `, `:6: rules.0.then.batch: "1001": is 0 to 1000`,
+		`:6: rules.0.then.interim: "-1": is 0 to 100`, `:6: rules.0.then.times: "1001": is 0 to 1000`, `rules.1.mix: stands in the place of then`,
+		`:9: rules.1.mix.0.weight: "0": is 1 to 1000000`, `:9: rules.1.mix.0.then.response_code: is needed for a decline`,
+		`:11: rules.2.mix.0.then.set.4: `, `:12: rules.3.then.response_code: "002": of an approval is`,
+	} {
+		if !strings.Contains(err.Error(), want) {
+			t.Errorf("no fault %s", want)
+		}
+	}
+	if n := strings.Count(err.Error(), "\n") + 1; n != 14 {
+		t.Errorf("%d faults:\n%v", n, err)
+	}
+}
+
 func TestRuleCounts(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {

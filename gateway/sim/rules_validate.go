@@ -70,7 +70,7 @@ func (a Action) validate(path string, f *configs.Faults) {
 	switch a.Answer {
 	case AnswerLost:
 	case "", AnswerApprove:
-		if a.ResponseCode != "" && (!isApproval(a.ResponseCode) || a.ResponseCode == partiallyApproved) {
+		if a.ResponseCode != "" && (!isApproval(a.ResponseCode) || isPartial(a.ResponseCode)) {
 			f.Add(path+".response_code", "of an approval is 00, 08, 11 or 16; for others the answer is decline", a.ResponseCode)
 		}
 	case AnswerDecline:
@@ -81,7 +81,7 @@ func (a Action) validate(path string, f *configs.Faults) {
 			f.Add(path+".response_code", "of a decline is none that approves", a.ResponseCode)
 		}
 	case AnswerPartial:
-		if a.ResponseCode != "" && a.ResponseCode != partiallyApproved {
+		if a.ResponseCode != "" && !isPartial(a.ResponseCode) {
 			f.Add(path+".response_code", "of a partial approval is 10", a.ResponseCode)
 		}
 		if _, err := parseAmount(a.Amount); a.Amount != "" && err != nil {

@@ -158,3 +158,50 @@ func TestSTANsComeRound(t *testing.T) {
 	p.ask("0421", later)
 	noViolations(t, card)
 }
+
+// TestARefreshedRequestIsStillOne repeats an authorisation under a new DE 7; its reversal names the first one's.
+func TestARefreshedRequestIsStillOne(t *testing.T) {
+	t.Parallel()
+	card, _ := start(t, func(c *CardConfig) {
+		c.RepeatsRefreshTime = true
+		c.Spec.MTIs = []string{"0100", "0101", "0110", "0420", "0421", "0430", "0800", "0810"}
+	})
+	p := signedOn(t, card)
+	approval := approvedPurchase(t, p, 1, 2500)
+	repeat := purchase(1, 2500)
+	repeat[7] = "0102030500"
+	if got := p.ask("0101", repeat); got[0] != "0110" || got[39] != "00" || got[38] != approval || got[7] != "0102030500" {
+		t.Errorf("repeat: %v", got)
+	}
+	if h := holdOf(t, card, 1); h.Requests != 2 || len(card.Holds()) != 1 {
+		t.Errorf("hold: %+v", h)
+	}
+	if got := p.ask("0420", undo(1, 2500)); got[39] != "00" || holdOf(t, card, 1).HeldMinor != 0 {
+		t.Errorf("reversal: %v", got)
+	}
+	noViolations(t, card)
+}
+
+func TestFirstSendingsAreBounded(t *testing.T) {
+	t.Parallel()
+	card, _ := start(t, func(c *CardConfig) { c.MaxOriginals = 3 })
+	p := signedOn(t, card)
+	for stan := range 5 {
+		p.ask("0420", undoOf(stan+1, "0100", stan+1, 2500))
+	}
+	card.repeats.mu.Lock()
+	defer card.repeats.mu.Unlock()
+	if n, m := len(card.repeats.firsts), len(card.repeats.order); n != 3 || m != 3 {
+		t.Errorf("%d and %d", n, m)
+	}
+}
+
+func TestReversalsOfOneOriginalAreBounded(t *testing.T) {
+	t.Parallel()
+	h := &Hold{Kind: KindHold, ResponseCode: "00", ApprovedMinor: 2500, HeldMinor: 2500, Requests: 1, undone: make([]undone, maxUndone)}
+	card, _ := start(t, nil)
+	m := card.NewMessage(0x0420)
+	if v := card.books.takeBack(h, m); v.code != "96" || h.HeldMinor != 2500 {
+		t.Errorf("%+v", v)
+	}
+}
