@@ -8,6 +8,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/schemegate/schemegate/gateway/commit"
+	"github.com/schemegate/schemegate/iso8583"
 )
 
 // Duplicate is a repeat that was recognised and cut off: one row of the dedup journal. It decides nothing.
@@ -42,6 +43,12 @@ const reasonAnswerRepeated = "answer_repeated"
 func (g *Gateway) repeated(reason, tenant, endpoint, key string, original uuid.UUID) {
 	g.metrics.repeats.WithLabelValues(reason).Inc()
 	g.noteDuplicate(Duplicate{Source: fromClient, Reason: reason, Key: endpoint + "/" + key, OriginalID: &original, tenant: tenant})
+}
+
+// answerRepeated puts a second copy of an answer that was taken before into the journal.
+func (g *Gateway) answerRepeated(l *cardLink, m *iso8583.Message, a *Authorization) {
+	g.noteDuplicate(Duplicate{Source: fromScheme, Reason: reasonAnswerRepeated, Key: l.name + "/" + m.MTI().String() + "/" + m.Get(iso8583.STAN),
+		OriginalID: &a.ID, tenant: a.Tenant})
 }
 
 func (g *Gateway) noteDuplicate(d Duplicate) {

@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"context"
 	"time"
 
 	"github.com/schemegate/schemegate/gateway/link"
@@ -17,3 +18,8 @@ func (g *Gateway) TakeLate(name string, body []byte) {
 
 // CutOver is a scheme's cutover notice with this business date.
 func (g *Gateway) CutOver(name, date string) { g.cutOver(g.links[name], date) }
+
+// CheckWhenDue runs the daily self-check if it is due at a moment of the test's.
+func (g *Gateway) CheckWhenDue(ctx context.Context, now time.Time) error {
+	return g.checkWhenDue(ctx, now)
+}

@@ -148,7 +148,7 @@ func (g *Gateway) decidedOriginal(ctx context.Context, original *Authorization) 
 // takeLate acts on a late response; kept tells that its message is written down with that already.
 func (g *Gateway) takeLate(ctx context.Context, l *cardLink, step *noteStep, found lateSubject, m *iso8583.Message) (kept bool, err error) {
 	if found.duty != nil {
-		return g.closeByLateAnswer(ctx, l, found.duty, m, step.message)
+		return g.closeByLateAnswer(ctx, l, found.original, found.duty, m, step.message)
 	}
 	a, code := found.original, m.Get(iso8583.ResponseCode)
 	approves, answered := l.approves(code), l.answered(a)
@@ -157,6 +157,7 @@ func (g *Gateway) takeLate(ctx context.Context, l *cardLink, step *noteStep, fou
 	switch {
 	case answered && code == a.ResponseCode:
 		step.message.kind, step.event = messageDuplicate, ""
+		g.answerRepeated(l, m, a)
 		return false, nil
 	case approves && a.effect() != nothing && (a.State == Declined || a.State == NotSent || closedWithoutEffect(a)):
 		g.metrics.late.WithLabelValues(a.Link).Inc()
@@ -199,9 +200,12 @@ func (l *cardLink) approves(code string) bool {
 }
 
 // closeByLateAnswer closes an open duty by its own response that came after the attempt's deadline.
-func (g *Gateway) closeByLateAnswer(ctx context.Context, l *cardLink, found *lateDuty, m *iso8583.Message, row journalRow) (bool, error) {
+func (g *Gateway) closeByLateAnswer(ctx context.Context, l *cardLink, original *Authorization, found *lateDuty, m *iso8583.Message, row journalRow) (bool, error) {
 	code := m.Get(iso8583.ResponseCode)
 	outcome := l.dutyOutcome(found.Kind, code)
+	if found.state == reversal.Acknowledged && outcome.Closes() {
+		g.answerRepeated(l, m, original)
+	}
 	if found.state == reversal.Acknowledged || !outcome.Closes() {
 		return false, nil // there is nothing to close, or it is a late refusal: the next attempt will hear it again
 	}

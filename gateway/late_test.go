@@ -188,6 +188,10 @@ func TestSecondCopyOfTheDecidingAnswerIsADuplicate(t *testing.T) {
 	if n := s.Count(t, `SELECT count(*) FROM event`) + s.Count(t, `SELECT count(*) FROM exception`); n != 0 || s.Metric(t, "schemegate_late_responses_total") != 0 {
 		t.Fatalf("%d events and exceptions for second copies", n)
 	}
+	s.Eventually(t, "dedup journal", func() bool {
+		list, err := s.Gateway.Duplicates(t.Context(), gatewaytest.Tenant, uuid.Nil, 10)
+		return err == nil && len(list) == 5 && list[0].Source == "scheme" && list[0].Reason == "answer_repeated" && list[0].OriginalID != nil
+	})
 	s.CheckBooks(t)
 }
 

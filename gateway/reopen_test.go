@@ -189,3 +189,39 @@ func TestS15_NothingToUndoClosesTheReversalAndKeepsWhy(t *testing.T) {
 		})
 	}
 }
+
+// TestLateApprovalOfARefundStandsTheOtherWayRound in suspense, and its reversal mirrors it.
+func TestLateApprovalOfARefundStandsTheOtherWayRound(t *testing.T) {
+	t.Parallel()
+	refunds := lateCopies("")
+	refunds.When.MTI = []string{"0200"}
+	s := gatewaytest.New(t, gatewaytest.Options{Scheme: scheme(sim.Rule{When: sim.Match{MTI: reversals, First: 1}, Then: refused("25")},
+		sim.Rule{When: sim.Match{MTI: reversals}, Then: sim.Action{Delay: configs.Duration(answerDelay)}}, refunds)})
+	v := s.MustAuthorize(t, "key-1", gatewaytest.Purchase("12.34", map[string]any{"type": "refund"}))
+	s.AwaitState(t, v.ID, "reversed")
+	s.Eventually(t, "reopened", func() bool {
+		return s.Count(t, `SELECT count(*) FROM duty WHERE id = $1 AND reopened = 1`, v.Reversal.ID) == 1
+	})
+	if n := s.Count(t, `SELECT count(*) FROM ledger_posting p JOIN ledger_account a ON a.id = p.credit_account AND a.kind = 'suspense' WHERE p.intent = $1 AND p.step = 5 AND p.amount_minor = 1234`, v.ID); n != 1 {
+		t.Fatalf("%d credits to suspense", n)
+	}
+	s.Eventually(t, "closed again", func() bool { return s.Read(t, v.ID).Reversal.State == "acknowledged" })
+	if n := suspense(t, s, v.ID); n != 0 || openExceptions(t, s, v.ID, "approved_after_reversal") != 1 {
+		t.Fatalf("%d in suspense", n)
+	}
+}
+
+// TestCopyOfAnAnswerAfterItsReversalIsADuplicate: what was approved, told and then undone is not approved late.
+func TestCopyOfAnAnswerAfterItsReversalIsADuplicate(t *testing.T) {
+	t.Parallel()
+	s := gatewaytest.New(t, gatewaytest.Options{Link: patient})
+	v := s.MustAuthorize(t, "key-1", gatewaytest.Purchase("12.34", nil))
+	s.MustReverse(t, "undo-1", v.ID, nil)
+	s.AwaitState(t, v.ID, "reversed")
+	lateAnswer(t, s, v)
+	s.Eventually(t, "kept", func() bool { return journaled(t, s, v.ID, "0110", "duplicate") == 1 })
+	if n := s.Count(t, `SELECT (SELECT count(*) FROM exception) + (SELECT count(*) FROM event)`); n != 0 || suspense(t, s, v.ID) != 0 {
+		t.Fatalf("%d exceptions and events, %d in suspense", n, suspense(t, s, v.ID))
+	}
+	s.CheckBooks(t)
+}

@@ -289,3 +289,24 @@ func TestS90_SelfCheckFindsWhatNoOtherGuardCaught(t *testing.T) {
 		}
 	}
 }
+
+// TestS90_SelfCheckRunsOnceADay, by whatever daemon.
+func TestS90_SelfCheckRunsOnceADay(t *testing.T) {
+	t.Parallel()
+	s := gatewaytest.New(t, gatewaytest.Options{})
+	now := time.Now().UTC().Truncate(time.Second)
+	ran := func() int {
+		return s.Logs.FilterMessage("self-check done").Len()
+	}
+	for _, look := range []struct {
+		after time.Duration
+		want  int
+	}{{0, 1}, {time.Hour, 1}, {25 * time.Hour, 2}, {26 * time.Hour, 2}} {
+		if err := s.Gateway.CheckWhenDue(t.Context(), now.Add(look.after)); err != nil {
+			t.Fatal(err)
+		}
+		if got := ran(); got != look.want {
+			t.Fatalf("after %s it ran %d times, want %d", look.after, got, look.want)
+		}
+	}
+}

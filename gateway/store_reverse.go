@@ -30,7 +30,7 @@ func insertWhole(ctx context.Context, tx pgx.Tx, a *Authorization, owing wholeOw
 		), owed AS (
 			INSERT INTO duty (id, authorization_id, kind, number, tenant, link, state, state_version, reason, reopened, next_at, created_at, updated_at)
 			SELECT @id, a.id, 'reversal', 0, a.tenant, a.link, 'owed', 1, @reason, @reopened, @due,
-				greatest(@now::timestamptz, (SELECT max(d.created_at) FROM duty d WHERE d.authorization_id = @authorization)), @now
+				greatest(@now::timestamptz, (SELECT max(d.created_at) + interval '1 microsecond' FROM duty d WHERE d.authorization_id = @authorization)), @now
 			FROM card_authorization a WHERE a.id = @authorization
 			RETURNING id, reason, created_at
 		)

@@ -64,11 +64,12 @@ func selectAnyAuthorization(ctx context.Context, db querier, id uuid.UUID) (*Aut
 
 // selectTombstones finds reversals that came before their authorisation, by the reference that they hold and by id, the newest first.
 func selectTombstones(ctx context.Context, db querier, look trackedLook, limit int) ([]tombstone, error) {
-	where := `WHERE (client_reference = @reference OR id = @id)`
+	const columns, of = `SELECT id, client_reference, reason, created_at FROM tombstone WHERE `, ` AND tenant = @tenant`
+	named, known := columns+`client_reference = @reference`, columns+`id = @id`
 	if look.tenant != "" {
-		where += ` AND tenant = @tenant`
+		named, known = named+of, known+of
 	}
-	rows, err := db.Query(ctx, `SELECT id, client_reference, reason, created_at FROM tombstone `+where+` ORDER BY id DESC LIMIT @limit`,
+	rows, err := db.Query(ctx, named+` UNION `+known+` ORDER BY id DESC LIMIT @limit`,
 		pgx.NamedArgs{"tenant": look.tenant, "reference": look.reference, "id": look.id, "limit": limit})
 	if err != nil {
 		return nil, fmt.Errorf("select tombstones: %w", err)
@@ -121,7 +122,7 @@ func selectTransitions(ctx context.Context, db querier, s subjects) ([]TimelineS
 		if from == to {
 			step.Text = "still " + to
 		}
-		if reason != "" {
+		if reason != "" && reason != to {
 			step.Text += ", " + reason
 		}
 		if id == s.authorization.ID && from == string(Pending) {

@@ -108,7 +108,7 @@ told authorization: answer stored for the caller: 201, timed_out
 sent reversal: -> 0420 committed for sending
 sent reversal: -> 0421 committed for sending #2
 received reversal: <- 0430 response 00 #2
-state reversal: owed -> acknowledged, acknowledged 00
+state reversal: owed -> acknowledged 00
 state authorization: timed_out -> reversed, reversal_acknowledged
 posted authorization: release 73.01 EUR (pending, settlement to customer)
 received authorization: <- 0110 late 00
@@ -152,13 +152,13 @@ posted capture 1: debit 5.00 EUR (posted, customer to settlement)
 told capture 1: answer stored for the caller: 201, owed
 sent capture 1: -> 0220 committed for sending
 received capture 1: <- 0230 response 00
-state capture 1: owed -> acknowledged, acknowledged 00
+state capture 1: owed -> acknowledged 00
 state authorization: still approved, partial_reversal_recorded
 state reversal 2: owed, customer_cancellation
 told reversal 2: answer stored for the caller: 201, owed
 sent reversal 2: -> 0420 committed for sending
 received reversal 2: <- 0430 response 00
-state reversal 2: owed -> acknowledged, acknowledged 00
+state reversal 2: owed -> acknowledged 00
 state authorization: still approved, reversal_acknowledged
 posted reversal 2: release 4.00 EUR (pending, settlement to customer)
 state authorization: still approved, capture_reversal_recorded
@@ -166,7 +166,7 @@ state reversal 3: owed, customer_cancellation
 told reversal 3: answer stored for the caller: 201, owed
 sent reversal 3: -> 0420 committed for sending
 received reversal 3: <- 0430 response 00
-state reversal 3: owed -> acknowledged, acknowledged 00
+state reversal 3: owed -> acknowledged 00
 state authorization: still approved, reversal_acknowledged
 posted authorization: compensate 5.00 EUR, a correction (posted, settlement to customer)
 state authorization: approved -> captured, capture_recorded
@@ -177,7 +177,7 @@ posted capture 4: debit 6.00 EUR (posted, customer to settlement)
 told capture 4: answer stored for the caller: 201, owed
 sent capture 4: -> 0220 committed for sending
 received capture 4: <- 0230 response 00
-state capture 4: owed -> acknowledged, acknowledged 00`)
+state capture 4: owed -> acknowledged 00`)
 }
 
 // TestTimelineNamesWhatNeedsAPerson: a refused reversal, its exception, and what comes next before and after.

@@ -67,6 +67,9 @@ func (d *demo) tell(ctx context.Context) error {
 		{"An answer that never comes", d.tellSilence},
 		{"An approval that comes too late", d.tellLateApproval},
 		{"The daemon is killed between the question and the answer", d.tellCrash},
+		{"A capture of a part; the rest is let go", d.tellCapture},
+		{"The client gives up, and its request comes after all", d.tellGivenUp},
+		{"Where is my payment?", d.tellTrack},
 		{"The books", d.tellBooks},
 	} {
 		d.chapter++
@@ -96,6 +99,8 @@ Everything is still up. Try, from another terminal:
   curl -s -H 'Authorization: Bearer %[1]s' http://%[3]s/v1/links
   curl -s http://%[4]s/readyz
   curl -s http://%[4]s/metrics | grep schemegate_reversals
+  %[5]s track order-4 --config %[6]s
+  %[5]s links --config %[6]s
   %[5]s ledger verify --config %[6]s
 
 An amount of 10.91 gets no answer; `+"`schemegate sim card --help`"+` lists more such amounts.

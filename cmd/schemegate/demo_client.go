@@ -39,6 +39,10 @@ type demoAuthorization struct {
 	RRN            string `json:"rrn"`
 	Amount         string `json:"amount"`
 	ApprovedAmount string `json:"approved_amount"`
+	CapturedAmount string `json:"captured_amount"`
+	Number         int16  `json:"number"`
+	Final          bool   `json:"final"`
+	ClosedAs       string `json:"closed_as"`
 	PAN            string `json:"pan"`
 	Reversal       *struct {
 		ID       string `json:"id"`
@@ -59,11 +63,16 @@ func demoPurchase(reference, amount string) map[string]any {
 
 // purchase posts one purchase under a key.
 func (s *demoStand) purchase(ctx context.Context, key, reference, amount string) (demoAnswered, error) {
-	body, err := json.Marshal(demoPurchase(reference, amount))
+	return s.post(ctx, "/v1/authorizations", key, demoPurchase(reference, amount))
+}
+
+// post sends one request under a key.
+func (s *demoStand) post(ctx context.Context, path, key string, content any) (demoAnswered, error) {
+	body, err := json.Marshal(content)
 	if err != nil {
 		return demoAnswered{}, err
 	}
-	request, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+s.apiAddress+"/v1/authorizations", bytes.NewReader(body))
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+s.apiAddress+path, bytes.NewReader(body))
 	if err != nil {
 		return demoAnswered{}, err
 	}

@@ -24,7 +24,7 @@ const (
 
 // linksCommand shows the links of a running daemon, and records what a person decides about them.
 type linksCommand struct {
-	List    linksListCommand   `cmd:"" default:"1" help:"Show how each link and its lines stand, as the running daemon sees them."`
+	List    linksListCommand   `cmd:"" default:"withargs" help:"Show how each link and its lines stand, as the running daemon sees them."`
 	Hold    linksHoldCommand   `cmd:"" help:"Take no new requests on a link; what is in flight or owed goes on."`
 	Resume  linksResumeCommand `cmd:"" help:"End a hold."`
 	SignOff linksOffCommand    `cmd:"" name:"sign-off" help:"Sign off as planned, until it is signed on again."`

@@ -275,6 +275,11 @@ func TestDocumentTellsTheTruth(t *testing.T) {
 			t.Errorf("the document points to %s, which is not there", ref[1])
 		}
 	}
+	for name := range schemas() {
+		if !bytes.Contains(spec.body, []byte(`"`+schemaPrefix+name+`"`)) {
+			t.Errorf("nothing in the document points to %s", name)
+		}
+	}
 	var read []byte
 	for _, a := range decode[page[accountBody]](t, b.get(t, "/v1/ledger/accounts").body).Items {
 		read = b.get(t, "/v1/ledger/accounts/"+itoa(a.ID)+"/balance").body
@@ -391,7 +396,8 @@ func TestDocsPageStandsAlone(t *testing.T) {
 	if found := regexp.MustCompile(`(?i)<script|https?://|@import|<link`).Find(a.body); found != nil {
 		t.Errorf("the page needs %q", found)
 	}
-	for _, want := range []string{"/v1/authorizations", "/v1/ledger/accounts/{account}/entries", "idempotency_key_reuse", "Idempotency-Key", "timed_out"} {
+	for _, want := range []string{"/v1/authorizations", "/v1/ledger/accounts/{account}/entries", "/v1/track/{reference}", "/v1/authorizations/{id}/captures/{capture}",
+		"/v1/links/{name}/sign-off", "reversed_before", "idempotency_key_reuse", "Idempotency-Key", "timed_out"} {
 		if !bytes.Contains(a.body, []byte(want)) {
 			t.Errorf("the page does not speak of %s", want)
 		}
@@ -494,7 +500,7 @@ func TestAdminListener(t *testing.T) {
 		}
 		return response.StatusCode, string(body)
 	}
-	for path, want := range map[string]string{"/healthz": `{"ok":true}`, "/metrics": "schemegate_test 0", "/debug/pprof/": "goroutine",
+	for path, want := range map[string]string{"/healthz": `{"ok":true}`, "/metrics": "schemegate_test 0", "/debug/pprof/": "goroutine", "/links": "[]",
 		"/readyz": `{"ready":true,"checks":[{"name":"first","ok":true},{"name":"second","ok":true}]}`} {
 		if status, body := get(path); status != 200 || !strings.Contains(body, want) {
 			t.Errorf("%s: %d %s", path, status, body)
