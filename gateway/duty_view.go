@@ -49,6 +49,12 @@ func (d *DutyView) name(a *Authorization) {
 	}
 }
 
+// whole is the reversal of the whole as its authorisation shows it.
+func (d DutyView) whole() *ReversalView {
+	return &ReversalView{ID: d.ID, State: string(d.State), ClosedAs: d.ClosedAs, Attempts: d.Attempts, NextAt: d.NextAt, Reason: string(d.Reason),
+		ResponseCode: d.ResponseCode, NeedsAttention: d.NeedsAttention}
+}
+
 // authorizationSummary is how an authorisation stands after a capture or reversal of it was recorded.
 type authorizationSummary struct {
 	State           State  `json:"state"`

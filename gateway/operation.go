@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"path"
 	"time"
 
 	"github.com/google/uuid"
@@ -127,17 +128,25 @@ func (g *Gateway) replayOperation(ctx context.Context, op operation) (Answer, er
 	}
 	switch {
 	case claim.idempotencyKey != op.idempotencyKey:
-		g.repeated("duplicate_reference", op.tenant, op.endpoint, op.idempotencyKey, claim.resourceID)
+		g.repeated("duplicate_reference", op.tenant, op.endpoint, op.idempotencyKey, originalOf(answer, claim))
 		return Answer{}, &Error{Code: CodeDuplicateReference, Resource: answer.Resource}
 	case !bytes.Equal(claim.digest, op.digest):
-		g.repeated("key_reuse", op.tenant, op.endpoint, op.idempotencyKey, claim.resourceID)
+		g.repeated("key_reuse", op.tenant, op.endpoint, op.idempotencyKey, originalOf(answer, claim))
 		return Answer{}, &Error{Code: CodeKeyReuse, Detail: "no effect and no answer of the first request"}
 	case answer.Body == nil:
 		return Answer{}, &Error{Code: CodeAnswerExpired, Resource: answer.Resource}
 	}
-	g.repeated("replayed", op.tenant, op.endpoint, op.idempotencyKey, claim.resourceID)
+	g.repeated("replayed", op.tenant, op.endpoint, op.idempotencyKey, originalOf(answer, claim))
 	answer.Replayed = true
 	return answer, nil
+}
+
+// originalOf is what a repeat repeats: the duty that its answer's resource names, else the claim's own id.
+func originalOf(answer Answer, claim claimRow) uuid.UUID {
+	if id, err := uuid.Parse(path.Base(answer.Resource)); err == nil {
+		return id
+	}
+	return claim.resourceID
 }
 
 // isConflict tells a transaction that lost against another one and may be begun again.

@@ -215,7 +215,11 @@ func (g *Gateway) reverseWhole(ctx context.Context, tx pgx.Tx, a *Authorization,
 			g.flights.hint(a.ID) // before the commit: the row's lock keeps the decision behind it
 		}
 	}
-	return selectWhole(ctx, tx, a)
+	view, err := selectWhole(ctx, tx, a)
+	if err == nil && a.Reversal == nil {
+		a.Reversal = view.whole() // nothing of the hold remains to be captured, and the answer says so
+	}
+	return view, err
 }
 
 // wholeOwing is a reversal of the whole that is to be owed.

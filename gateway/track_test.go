@@ -71,13 +71,16 @@ func checkNext(t testing.TB, tl gateway.Timeline, owner, text string) {
 	}
 }
 
+// answered gives duties time, so that a busy machine makes no silence of its own.
+func answered(l *gateway.LinkConfig) { l.Silence.AnswerWithin = configs.Duration(5 * time.Second) }
+
 // TestTimelineOfSilence: no answer, the first reversal is lost, then an answer that comes too late.
 func TestTimelineOfSilence(t *testing.T) {
 	t.Parallel()
-	s := gatewaytest.New(t, gatewaytest.Options{Link: func(l *gateway.LinkConfig) { l.Silence.AnswerWithin = configs.Duration(300 * time.Millisecond) }})
+	s := gatewaytest.New(t, gatewaytest.Options{Link: func(l *gateway.LinkConfig) { l.Silence.AnswerWithin = configs.Duration(time.Second) }})
 	const amount = "73.01"
 	if err := s.Scheme.SetRules([]sim.Rule{
-		{When: sim.Match{MTI: []string{"0100"}, Amount: amount}, Then: sim.Action{Delay: configs.Duration(3 * time.Second)}},
+		{When: sim.Match{MTI: []string{"0100"}, Amount: amount}, Then: sim.Action{Delay: configs.Duration(6 * time.Second)}},
 		{When: sim.Match{MTI: []string{"0420", "0421"}, Amount: amount, First: 1, Per: sim.PerOriginal}, Then: sim.Action{Answer: sim.AnswerLost}},
 	}); err != nil {
 		t.Fatal(err)
@@ -118,7 +121,10 @@ event authorization: authorization.late_response: response code 00`)
 // TestTimelineOfCaptures: two captures, one of which is undone, and a part taken back, each under its name.
 func TestTimelineOfCaptures(t *testing.T) {
 	t.Parallel()
-	s := gatewaytest.New(t, gatewaytest.Options{Link: patient})
+	s := gatewaytest.New(t, gatewaytest.Options{Link: func(l *gateway.LinkConfig) {
+		patient(l)
+		answered(l)
+	}})
 	v := s.MustAuthorize(t, "key-1", gatewaytest.Purchase("20.00", nil))
 	more, final := false, true
 	settled := func(n int) {
@@ -183,7 +189,7 @@ state capture 4: owed -> acknowledged 00`)
 // TestTimelineNamesWhatNeedsAPerson: a refused reversal, its exception, and what comes next before and after.
 func TestTimelineNamesWhatNeedsAPerson(t *testing.T) {
 	t.Parallel()
-	s := gatewaytest.New(t, gatewaytest.Options{})
+	s := gatewaytest.New(t, gatewaytest.Options{Link: answered})
 	answer, err := s.Authorize(t, "key-1", gatewaytest.Purchase("10.82", nil)) // silence, and reversals get a format error
 	if err != nil {
 		t.Fatal(err)
@@ -334,5 +340,30 @@ func TestS86_TimelineHoldsNoCardData(t *testing.T) {
 		if !strings.Contains(text, canaryMasked) || !strings.Contains(text, "-> 0100") {
 			t.Errorf("the timeline of %s shows no masked message, so nothing was looked at", amount)
 		}
+	}
+}
+
+// TestMessagesOfDutiesCarryTheirName, also in a dialect of 0400 with STANs of their own.
+func TestMessagesOfDutiesCarryTheirName(t *testing.T) {
+	t.Parallel()
+	s := gatewaytest.New(t, gatewaytest.Options{Link: func(l *gateway.LinkConfig) { l.Reversal.MTI, l.Reversal.STAN = "0400", "new" }})
+	if err := s.Scheme.SetRules([]sim.Rule{
+		{When: sim.Match{MTI: []string{"0100"}, Amount: "73.02"}, Then: sim.Action{Deliver: sim.DeliverSilent}},
+		{When: sim.Match{MTI: []string{"0400", "0401"}, Amount: "73.02", First: 1, Per: sim.PerOriginal}, Then: sim.Action{Answer: sim.AnswerLost}},
+	}); err != nil {
+		t.Fatal(err)
+	}
+	v := s.MustAuthorize(t, "key-1", gatewaytest.Purchase("73.02", nil))
+	s.AwaitState(t, v.ID, "reversed")
+	var got []string
+	for _, step := range timeline(t, s, v.ID).Steps {
+		if step.What == "sent" || step.What == "received" {
+			got = append(got, step.Subject+" "+step.Text)
+		}
+	}
+	want := []string{"authorization -> 0100 committed for sending", "reversal -> 0400 committed for sending",
+		"reversal -> 0401 committed for sending", "reversal <- 0410 response"}
+	if !slices.Equal(got, want) {
+		t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
 	}
 }

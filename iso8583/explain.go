@@ -118,13 +118,13 @@ func (x *Explanation) placeOf(err *ElementError) (e Element, offset int) {
 	return err.Element, 0
 }
 
-// hide takes out of a faulty message what could be read off it. Where not even the type is the profile's, the bits that seem to be a
-// bitmap may be digits too.
+// hide takes out of a faulty message what could be read off it. A type that is not the profile's can be another dialect's, whose elements
+// lie elsewhere; with a second fault even the bits that seem to be a bitmap may be digits.
 func (x *Explanation) hide(unlisted bool) {
 	switch {
-	case len(x.Faults) == 0 || unlisted && len(x.Faults) == 1:
+	case len(x.Faults) == 0:
 		return
-	case unlisted:
+	case unlisted && len(x.Faults) > 1:
 		x.Present, x.Elements = nil, nil
 	}
 	x.Shapes = len(x.Elements) > 0

@@ -151,6 +151,9 @@ func (c FramingConfig) setTPDU(f *Framing, fault func(form string, args ...any))
 		fault("tpdu.received: swapped, same or any, not %q", received)
 	}
 	if c.TPDU.Request == "" {
+		if received != TPDUSwapped {
+			fault("tpdu.received: has no effect without tpdu.request")
+		}
 		return
 	}
 	request, err := hex.DecodeString(c.TPDU.Request)

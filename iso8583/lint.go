@@ -21,11 +21,11 @@ func (c SpecConfig) Check() error {
 func (s *Spec) Warnings() error {
 	var warnings []error
 	warn := func(form string, args ...any) { warnings = append(warnings, fmt.Errorf(form, args...)) }
-	if most := s.rules[PAN].length; s.rules[PAN].format != noFormat && most < longestPAN {
+	if most := s.rules[PAN].length; s.Has(PAN) && most < longestPAN {
 		warn("elements.2.length: card numbers have up to %d digits, and %d leaves cards out", longestPAN, most)
 	}
 	for _, e := range append(slices.Clip(neededElements), s.OriginalElement()) {
-		if s.rules[e].format == noFormat {
+		if !s.Has(e) {
 			warn("elements.%d: the gateway sends or reads this element (%s), and the dialect does not have it", uint8(e), s.ElementName(e))
 		}
 	}

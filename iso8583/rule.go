@@ -81,7 +81,11 @@ func (r *rule) locate(body []byte, offset int) (start, end int, odd bool, rule s
 	}
 	// Nothing but the last half byte tells how many digits there are.
 	end = start + length
-	return start, end, r.filler == rightF && length > 0 && end <= len(body) && body[end-1]&0xF == fillerF, ""
+	odd = r.filler == rightF && length > 0 && end <= len(body) && body[end-1]&0xF == fillerF
+	if n := r.textSize(length, odd); n > int(r.length) && end <= len(body) {
+		return 0, 0, false, r.tooLong(n, "characters")
+	}
+	return start, end, odd, ""
 }
 
 func (r *rule) beyondMost(n int) string {
@@ -304,9 +308,13 @@ func (r *rule) checkLength(e Element, n int) error {
 	case r.prefix == 0 && n != int(r.length):
 		return &ElementError{e, fmt.Sprintf("exactly %d %s, not %d", r.length, unit, n)}
 	case n > int(r.length):
-		return &ElementError{e, fmt.Sprintf("at most %d %s, not %d", r.length, unit, n)}
+		return &ElementError{e, r.tooLong(n, unit)}
 	}
 	return nil
+}
+
+func (r *rule) tooLong(n int, unit string) string {
+	return fmt.Sprintf("at most %d %s, not %d", r.length, unit, n)
 }
 
 const (

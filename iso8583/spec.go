@@ -151,6 +151,12 @@ func (s *Spec) setMTIs(texts []string, fault faultFunc) {
 	}
 }
 
+// Has tells whether the dialect has the element.
+func (s *Spec) Has(e Element) bool { return e.Valid() && s.rules[e].format != noFormat }
+
+// Lists tells whether the profile takes and sends messages of the type.
+func (s *Spec) Lists(m MTI) bool { return containsMTI(s.mtis, m) }
+
 // IsBinary tells whether the element holds bytes, set by SetBytes, and not text.
 func (s *Spec) IsBinary(e Element) bool {
 	return e.Valid() && s.rules[e].format.isBinary()

@@ -22,8 +22,8 @@ const (
 
 // Refusals of Resume.
 var (
-	ErrNotFound     = errors.New("there is no such reversal")
-	ErrNotSuspended = errors.New("only a suspended reversal can be resumed")
+	ErrNotFound     = errors.New("there is no such reversal or capture")
+	ErrNotSuspended = errors.New("only a suspended one can be resumed")
 )
 
 // Resume makes a suspended duty owed again, by a person's decision: due at once, its attempts kept, its open exceptions closed,
@@ -40,7 +40,7 @@ func Resume(ctx context.Context, tx pgx.Tx, id uuid.UUID, reason string, now tim
 	}
 	to, err := Next(state, EventResumed)
 	if err != nil {
-		return fmt.Errorf("the reversal is %s: %w", state, ErrNotSuspended)
+		return fmt.Errorf("it is %s: %w", state, ErrNotSuspended)
 	}
 	return updateResumed(ctx, tx, id, state, to, reason, now)
 }

@@ -66,7 +66,7 @@ func TestRefusedReversalIsResumedBesideTheDaemon(t *testing.T) {
 	if err := db.Pool.QueryRow(t.Context(), `SELECT count(*) FROM exception WHERE closed_at IS NULL`).Scan(&open); err != nil || open != 0 {
 		t.Errorf("%d open exceptions, %v", open, err)
 	}
-	if code, _, stderr := command(t, "reversals", "resume", id, "--reason", "once more", "--config", file); code != exitFault || !strings.Contains(stderr, "is acknowledged: only a suspended reversal can be resumed") {
+	if code, _, stderr := command(t, "reversals", "resume", id, "--reason", "once more", "--config", file); code != exitFault || !strings.Contains(stderr, "is acknowledged: only a suspended one can be resumed") {
 		t.Errorf("resumed twice: exit %d, %q", code, stderr)
 	}
 	checkHistory(t, db.Pool)
@@ -83,7 +83,7 @@ func TestResumeOfAReversalIsRefused(t *testing.T) {
 		code int
 		says string
 	}{
-		"unknown":       {[]string{id, "--reason", "why", "--config", file}, exitFault, "there is no such reversal"},
+		"unknown":       {[]string{id, "--reason", "why", "--config", file}, exitFault, "there is no such reversal or capture"},
 		"empty reason":  {[]string{id, "--reason", " ", "--config", file}, exitFault, "a reason is required"},
 		"no reason":     {[]string{id, "--config", file}, exitUsage, "--reason"},
 		"not an id":     {[]string{"17", "--reason", "why", "--config", file}, exitUsage, "invalid UUID"},

@@ -58,14 +58,14 @@ func (c *Config) confirmElements(exchange iso8583.MTI) []iso8583.Element {
 }
 
 func (c Config) validateKeys(at func(string) string, spec *iso8583.Spec, f *configs.Faults) {
-	validateElements(at("correlation"), c.Correlation, 1, f)
-	validateElements(at("correlation_network"), c.CorrelationNetwork, 1, f)
-	validateElements(at("confirm"), c.Confirm, 0, f)
+	validateElements(at("correlation"), c.Correlation, 1, spec, f)
+	validateElements(at("correlation_network"), c.CorrelationNetwork, 1, spec, f)
+	validateElements(at("confirm"), c.Confirm, 0, spec, f)
 	if len(c.CorrelationFallback) > maxFallbacks {
 		f.Add(at("correlation_fallback"), fmt.Sprintf("at most %d lists", maxFallbacks), len(c.CorrelationFallback))
 	}
 	for i, elements := range c.CorrelationFallback {
-		validateElements(at("correlation_fallback."+strconv.Itoa(i)), elements, 1, f)
+		validateElements(at("correlation_fallback."+strconv.Itoa(i)), elements, 1, spec, f)
 	}
 	validatePerMTI(at("correlations"), c.Correlations, 1, spec, f)
 	validatePerMTI(at("confirms"), c.Confirms, 0, spec, f)
@@ -80,14 +80,18 @@ func validatePerMTI(path string, table map[iso8583.MTI][]iso8583.Element, least 
 	}
 	for mti, elements := range table {
 		below := path + "." + mti.String()
-		if spec != nil && (spec.IsResponse(mti) || spec.Exchange(mti) != mti) {
+		switch {
+		case spec == nil:
+		case spec.IsResponse(mti) || spec.Exchange(mti) != mti:
 			f.Add(below, "the type of a request, and not of its repeat", nil)
+		case !spec.Lists(mti):
+			f.Add(below, "spec.mtis does not list the type, so this has no effect", nil)
 		}
-		validateElements(below, elements, least, f)
+		validateElements(below, elements, least, spec, f)
 	}
 }
 
-func validateElements(path string, elements []iso8583.Element, least int, f *configs.Faults) {
+func validateElements(path string, elements []iso8583.Element, least int, spec *iso8583.Spec, f *configs.Faults) {
 	if len(elements) < least || len(elements) > maxKeyElements {
 		f.Add(path, fmt.Sprintf("between %d and %d elements", least, maxKeyElements), len(elements))
 	}
@@ -95,6 +99,8 @@ func validateElements(path string, elements []iso8583.Element, least int, f *con
 		switch {
 		case !e.Valid():
 			f.Add(path+"."+strconv.Itoa(i), "a data element is a number from 2 to 128, and not 65", uint8(e))
+		case spec != nil && !spec.Has(e):
+			f.Add(path+"."+strconv.Itoa(i), "the spec's dialect does not have the element", uint8(e))
 		case slices.Contains(elements[:i], e):
 			f.Add(path+"."+strconv.Itoa(i), "an element stands in a key once", uint8(e))
 		}

@@ -222,6 +222,24 @@ func (c Config) validateNetwork(at func(string) string, spec *iso8583.Spec, f *c
 	}
 	if spec != nil {
 		table.validateAgainst(spec, at, f)
+		c.validateNetworkKey(&table, spec, at, f)
+	}
+}
+
+// validateNetworkKey holds our own class 8 requests against their key: one that lacks an element of it could never be sent, and with the
+// echo a dead peer would never be found.
+func (c Config) validateNetworkKey(table *networkTable, spec *iso8583.Spec, at func(string) string, f *configs.Faults) {
+	requests := map[string]map[iso8583.Element]string{"echo_elements": table.echo}
+	if c.SignOn.Required {
+		requests["sign_on.elements"] = table.signOn
+		requests["network.sign_off_elements"] = table.signOff()
+	}
+	for key, elements := range requests {
+		for _, e := range c.keyElements(spec.Exchange(table.requestMTI)) {
+			if elements[e] == "" && !table.own(e) {
+				f.Add(at(key), "lacks "+e.String()+", which is part of the key under which our own requests of class 8 are sent", nil)
+			}
+		}
 	}
 }
 

@@ -31,9 +31,22 @@ func (e *LinkLostError) Error() string {
 // NotSent reports whether err proves that no write of the request was attempted, so that the peer cannot have acted on it. Every
 // other error of Exchange leaves the outcome unknown.
 func NotSent(err error) bool {
-	_, ok := errors.AsType[*notSentError](err)
-	return ok
+	known, ok := errors.AsType[interface { // the first in the chain, which is the call's own
+		error
+		begun() bool
+	}](err)
+	return ok && !known.begun()
 }
+
+// waitError ends the wait for the answer to a call that was sent. Its cause is the context's, and so may be the error of another call that
+// was not: an errgroup ends its context with the first one's.
+type waitError struct{ cause error }
+
+func (e *waitError) Error() string { return "wait for answer: " + e.cause.Error() }
+
+func (e *waitError) Unwrap() error { return e.cause }
+
+func (e *waitError) begun() bool { return true }
 
 // notSentError marks what happened before the write.
 type notSentError struct {
@@ -49,6 +62,8 @@ func (e *notSentError) Error() string {
 }
 
 func (e *notSentError) Unwrap() error { return e.cause }
+
+func (e *notSentError) begun() bool { return false }
 
 // DownReason says why a socket was given up, or could not be had.
 type DownReason string

@@ -56,7 +56,7 @@ type Call struct {
 	Affinity uint64
 }
 
-// call is a Call on its way. Its place (due, turn, tried, and the writing of socket) is its own goroutine's alone.
+// call is a Call on its way. Its place (due, turn, queued, tried, and the writing of socket) is its own goroutine's alone.
 type call struct {
 	Call
 	mti      iso8583.MTI
@@ -73,6 +73,7 @@ type call struct {
 	passed   chan struct{} // closed when the call was written or never will be; nil without affinity
 	due      time.Time     // the outbound rate allows no write before
 	turn     turn          // in socket.writes
+	queued   bool          // it has entered there; what is not due yet has not
 	tried    uint64        // a bit for each line it was placed on
 	begun    bool          // the write has begun; guarded by Link.mu
 	socket   *socket       // that it is placed on; nil while it waits for its predecessor; guarded by Link.mu
@@ -188,7 +189,7 @@ func (l *Link) await(ctx context.Context, c *call) ([]byte, error) {
 			outcome = ErrTimeout
 		case <-ctx.Done():
 			mine = l.unregister(c)
-			outcome = fmt.Errorf("wait for answer: %w", context.Cause(ctx))
+			outcome = &waitError{cause: context.Cause(ctx)}
 		}
 	}
 	if mine {
@@ -217,11 +218,14 @@ func (l *Link) expire(c *call) (left time.Duration, mine bool) {
 // send writes the call's frame. An error means that no write was begun; a write that fails gives up the socket, which completes the
 // call like every other one.
 func (s *socket) send(ctx context.Context, c *call) error {
-	defer s.writes.leave(&c.turn)
-	if err := s.awaitTurn(ctx, &c.turn, c.SendBefore); err != nil {
+	if err := s.awaitDue(ctx, c.due, c.SendBefore); err != nil {
 		return err
 	}
-	if err := s.awaitDue(ctx, c.due, c.SendBefore); err != nil {
+	if !c.queued {
+		s.writes.enter(&c.turn, false)
+	}
+	defer s.writes.leave(&c.turn)
+	if err := s.awaitTurn(ctx, &c.turn, c.SendBefore); err != nil {
 		return err
 	}
 	if err := ctx.Err(); err != nil {

@@ -65,6 +65,9 @@ func (s *socket) signOn(ctx context.Context) error {
 		if err := s.askSignOn(ctx); err != nil {
 			return fmt.Errorf("sign on: %w", err)
 		}
+		if !s.announced.Load() {
+			return nil // the peer signed us off behind its answer; what it asked for afterwards has woken keep
+		}
 	}
 	if l.become(SignedOn, SigningOn) {
 		s.signedOnAt = time.Now()

@@ -79,12 +79,13 @@ func (l *Link) unregister(c *call) bool {
 	return true
 }
 
-// place finds a line for a call and gives it a place in the queue of writes there; the caller holds mu.
+// place finds a line for a call and gives it a place in the queue of writes there, if it is due; the caller holds mu.
 func (l *Link) place(c *call) error {
 	if l.stopping && c.pinned == nil {
 		return ErrShuttingDown
 	}
-	s, due, err := l.pick(c, time.Now())
+	now := time.Now()
+	s, due, err := l.pick(c, now)
 	if err != nil {
 		return err
 	}
@@ -93,9 +94,12 @@ func (l *Link) place(c *call) error {
 	c.tried |= 1 << line.number
 	s.pending++
 	if rate := l.cfg.Budgets.MaxRate; rate > 0 {
-		line.nextDue = laterOf(line.nextDue, time.Now()).Add(time.Second / time.Duration(rate))
+		line.nextDue = laterOf(line.nextDue, now).Add(time.Second / time.Duration(rate))
 	}
-	s.writes.enter(&c.turn, c.network())
+	// What is not due yet enters when it is: with the turn in its hands it would hold up network management, which does not wait for the rate.
+	if c.queued = !due.After(now); c.queued {
+		s.writes.enter(&c.turn, c.network())
+	}
 	l.next = (line.number + 1) % len(l.lines)
 	return nil
 }
