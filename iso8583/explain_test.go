@@ -1,6 +1,7 @@
 package iso8583
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -81,6 +82,20 @@ func TestExplain_Faults(t *testing.T) {
 	}
 	if text := s.Explain(raw("0100", 3, "00000A")).String(); !strings.Contains(text, "wrong: DE 3 at offset 12: digits only") || strings.Contains(text, "00000A") {
 		t.Error(text)
+	}
+}
+
+// TestExplain_ATypeOfAnotherProfileShowsNoValue: the message can be another dialect's, in which what seems to be the merchant's name is the
+// card's track.
+func TestExplain_ATypeOfAnotherProfileShowsNoValue(t *testing.T) {
+	t.Parallel()
+	const track = "B45395787636^DOE/JOHN" // too few digits in a row to be a card number
+	x := Spec1987(BitmapBinary).Explain(raw("1100", 3, "000000", 43, fmt.Sprintf("%-40s", track)))
+	if len(x.Faults) != 1 || len(x.Elements) != 2 {
+		t.Fatalf("%+v", x)
+	}
+	if text := x.String(); !x.Shapes || strings.Contains(text, "7876") || strings.Contains(text, "DOE") {
+		t.Errorf("shows what it read:\n%s", text)
 	}
 }
 

@@ -249,6 +249,16 @@ func TestP3_NothingIsAllocatedForAnImpossibleLength(t *testing.T) {
 	refusesFrame(t, builtFraming(t, FramingConfig{Length: LengthBCD2}), "\x99\x99", "1 to 8192")
 }
 
+func TestReceivedWithoutATPDUIsRefused(t *testing.T) {
+	t.Parallel()
+	for _, received := range []string{TPDUSame, TPDUAny} {
+		_, err := FramingConfig{TPDU: TPDUConfig{Received: received}}.Build()
+		if err == nil || !strings.Contains(err.Error(), "tpdu.received: ") {
+			t.Errorf("%s without a request: %v", received, err)
+		}
+	}
+}
+
 // TestS74_WrongIncludesIsDiagnosedInEveryForm: also with a TPDU that is exchanged and with headers that vary.
 func TestS74_WrongIncludesIsDiagnosedInEveryForm(t *testing.T) {
 	t.Parallel()

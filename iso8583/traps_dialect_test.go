@@ -157,6 +157,28 @@ func TestW2_PackedCardNumberOf19Digits(t *testing.T) {
 	}
 }
 
+// TestW2_BytesThatHoldMoreDigitsThanTheTable: behind a length in bytes ten bytes are 20 digits, and no card number has them.
+func TestW2_BytesThatHoldMoreDigitsThanTheTable(t *testing.T) {
+	t.Parallel()
+	const pan = "4111111111111111003"
+	right := built(t, SpecConfig{Dialect: Dialect1987BCD, Elements: map[Element]ElementConfig{PAN: {LengthUnit: "bytes", Filler: "right-f"}}})
+	left := built(t, SpecConfig{Dialect: Dialect1987BCD, Elements: map[Element]ElementConfig{PAN: {LengthUnit: "bytes"}}})
+	holds(t, right, wire(t, "0100", 2, "10"+pan+"F", 3, "000000"), map[Element]string{PAN: pan, ProcessingCode: "000000"})
+	holds(t, left, wire(t, "0100", 2, "09"+pan[:18]), map[Element]string{PAN: pan[:18]})
+	for _, test := range []struct {
+		spec  *Spec
+		value string
+	}{{right, pan + "0"}, {left, "0" + pan}, {left, pan + "0"}} {
+		body := wire(t, "0100", 2, "10"+test.value, 3, "000000")
+		var p Peeked
+		refusesElement(t, test.spec.Peek(body, &p), PAN, "4111", "1003")
+		refusesElement(t, decodeError(test.spec, body), PAN, "4111", "1003")
+		if x := test.spec.Explain(body); len(x.Faults) != 1 || x.Faults[0].Element != PAN || x.Faults[0].Rule != "at most 19 characters, not 20" {
+			t.Errorf("explained as %+v", x.Faults)
+		}
+	}
+}
+
 func decodeError(s *Spec, body []byte) error {
 	_, err := s.Decode(body)
 	return err

@@ -80,6 +80,8 @@ elements:
     correlations: {"0420": [11, 38]}
     stored_elements: [48, 26]
     spec: {file: scheme.yaml}
+    sign_on: {elements: {41: TERM0001}}
+    echo_elements: {41: TERM0001}
 `, 1)
 	code, lines = linted(t, "schemegate.yaml", links, "scheme.yaml", "elements: {2: {length: 16}}\n")
 	if code != exitOK {

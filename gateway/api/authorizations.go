@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"strings"
 
 	"github.com/schemegate/schemegate/gateway"
 )
@@ -118,7 +119,7 @@ func (a *API) listAuthorizations(w http.ResponseWriter, r *http.Request, c calle
 	q := parseQuery(r, authorizationParameters)
 	filter := gateway.Filter{
 		ClientReference: q.text("client_reference", referenceForm, "1 to 64 printable characters without spaces"),
-		RRN:             q.text("rrn", rrnForm, "12 letters or digits (DE 37)"),
+		RRN:             strings.ToUpper(q.text("rrn", rrnForm, "12 letters or digits (DE 37)")),
 		STAN:            q.text("stan", stanForm, "6 digits (DE 11)"),
 		State:           q.state("state"),
 		Link:            q.text("link", linkForm, "a link's name"),

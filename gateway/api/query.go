@@ -10,6 +10,7 @@ import (
 	"regexp"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/danielgtaylor/huma/v2"
@@ -72,7 +73,7 @@ func (q *query) err() error {
 }
 
 func (q *query) text(name string, form *regexp.Regexp, rule string) string {
-	value := q.values.Get(name)
+	value := strings.Trim(q.values.Get(name), " ") // pasted references bring spaces
 	if q.values.Has(name) && !form.MatchString(value) {
 		q.fault(name, rule)
 		return ""

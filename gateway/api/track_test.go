@@ -121,3 +121,19 @@ func TestDuplicatesOverHTTP(t *testing.T) {
 		documented(t, b, "list-duplicates", wantProblem(t, b.get(t, "/v1/duplicates"+query), 400, gateway.CodeMalformedParameter))
 	}
 }
+
+// TestS43_RRNIsFoundInAnyCaseAndWithSpaces: people paste references.
+func TestS43_RRNIsFoundInAnyCaseAndWithSpaces(t *testing.T) {
+	t.Parallel()
+	b := setup(t, gatewaytest.Options{}, nil)
+	v := b.Stand.MustAuthorize(t, "key-1", gatewaytest.Purchase("12.00", nil))
+	if _, err := b.Stand.DB.Pool.Exec(t.Context(), `UPDATE card_authorization SET rrn = 'AB3504000C01' WHERE id = $1`, v.ID); err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range []string{"/v1/authorizations?rrn=ab3504000c01", "/v1/authorizations?rrn=%20AB3504000c01%20", "/v1/track/ab3504000c01", "/v1/track/%20AB3504000C01%20"} {
+		a := b.get(t, path)
+		if a.status != 200 || strings.Count(string(a.body), v.ID.String()) == 0 {
+			t.Errorf("%s: %d %s", path, a.status, a.body)
+		}
+	}
+}

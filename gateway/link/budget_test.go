@@ -1,6 +1,7 @@
 package link
 
 import (
+	"context"
 	"slices"
 	"sync"
 	"testing"
@@ -243,6 +244,46 @@ func TestNetworkManagementDoesNotWaitForTheRate(t *testing.T) {
 			t.Errorf("an echo waited %s behind calls that leave one a second", took)
 		}
 		wg.Wait()
+		stop()
+	})
+}
+
+// TestCallThatWaitsForTheRateHoldsNobodyUp: the callers before it have given up, so its place in the rate is far away, and the line is idle.
+func TestCallThatWaitsForTheRateHoldsNobodyUp(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		cfg := bubbleConfig()
+		cfg.Budgets.MaxRate = 1
+		l, stop := runLink(t, cfg, Options{Dial: pipeTo(func(c *conn) { c.serve(approve) })})
+		time.Sleep(10 * time.Second)
+		ctx, cancel := context.WithCancel(t.Context())
+		var wg sync.WaitGroup
+		began := time.Now()
+		for _, m := range requests(60) {
+			wg.Go(func() {
+				_, _ = l.Exchange(ctx, Call{Body: encoded(m), Deadline: began.Add(3 * time.Minute)})
+			})
+		}
+		synctest.Wait()
+		wg.Go(func() {
+			if _, err := exchange(l, request(iso8583.MTIAuthorizationRequest, 99, "T9"), 3*time.Minute); err != nil {
+				t.Errorf("the call that waits for its place in the rate: %v", err)
+			}
+		})
+		synctest.Wait()
+		cancel()
+		synctest.Wait()
+		began = time.Now()
+		if _, err := exchange(l, networkRequest(iso8583.MTINetworkManagementRequest, 900, "301"), time.Minute); err != nil {
+			t.Errorf("echo: %v", err)
+		}
+		if took := time.Since(began); took > 0 {
+			t.Errorf("an echo waited %s for a call that is not due", took)
+		}
+		wg.Wait()
+		if down := l.Status().LastDown; down != "" {
+			t.Errorf("a line with a good peer went down by %s", down)
+		}
 		stop()
 	})
 }

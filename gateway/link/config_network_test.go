@@ -29,6 +29,7 @@ func TestValidateNamesFaultsOfNetworkAndCorrelation(t *testing.T) {
 		"spec.mtis":                     func(c *Config) { c.Network.RequestMTI = "0860" },
 		"correlations.0420":             func(c *Config) { c.Correlations = map[iso8583.MTI][]iso8583.Element{0x0420: {}} },
 		"correlations.0421":             func(c *Config) { c.Correlations = map[iso8583.MTI][]iso8583.Element{0x0421: {11}} },
+		"correlations.0500":             func(c *Config) { c.Correlations = map[iso8583.MTI][]iso8583.Element{0x0500: {11}} },
 		"correlations.0110":             func(c *Config) { c.Correlations = map[iso8583.MTI][]iso8583.Element{0x0110: {11}} },
 		"correlations.0100.1":           func(c *Config) { c.Correlations = map[iso8583.MTI][]iso8583.Element{0x0100: {11, 11}} },
 		"confirms.0100.0":               func(c *Config) { c.Confirms = map[iso8583.MTI][]iso8583.Element{0x0100: {65}} },
@@ -104,7 +105,7 @@ link:
   correlation_fallback: [[11, 37], [37]]
   confirms: {"0100": [4, 37]}
   interim_extension: 45s
-  spec: {mtis: ["0100", "0110", "0820", "0830"]}
+  spec: {mtis: ["0100", "0110", "0200", "0210", "0420", "0430", "0820", "0830"]}
 `), &cfg)
 	cfg.Link.Validate("link", &faults)
 	if len(faults) > 0 {

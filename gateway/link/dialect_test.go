@@ -412,6 +412,7 @@ func TestClass8AnswerWithoutCodeOrTerminalIsMatched(t *testing.T) {
 				cfg, spec := h.config()
 				cfg.CorrelationNetwork = []iso8583.Element{11, 41, 70}
 				cfg.SignOn.Elements = map[iso8583.Element]string{41: "TERM0001"}
+				cfg.EchoElements = cfg.SignOn.Elements
 				p = &bubblePeer{hostDialect: h, spec: spec}
 				dial := pipeTo(func(c *conn) {
 					m, err := c.read()

@@ -2,6 +2,8 @@ package link
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -216,4 +218,32 @@ func TestNoCardDataInLogsAndErrors(t *testing.T) {
 			t.Errorf("card data in %q", text)
 		}
 	}
+}
+
+// TestErrorOfAnotherCallAsCauseProvesNothing: an errgroup ends its context with the error of the call that failed first, and that one was
+// not sent.
+func TestErrorOfAnotherCallAsCauseProvesNothing(t *testing.T) {
+	t.Parallel()
+	received := make(chan struct{}, 1)
+	l := startWith(t, func(*iso8583.Message) []*iso8583.Message {
+		received <- struct{}{}
+		return nil
+	}, Options{})
+	ctx, cancel := context.WithCancelCause(t.Context())
+	go func() {
+		<-received
+		cancel(fmt.Errorf("another call: %w", ErrKeyInFlight))
+	}()
+	_, err := l.Exchange(ctx, Call{Body: encoded(request(iso8583.MTIAuthorizationRequest, 1, "T1")), Deadline: time.Now().Add(patience)})
+	requireUnknown(t, err)
+	if !errors.Is(err, ErrKeyInFlight) {
+		t.Errorf("error %v does not name its cause", err)
+	}
+	if wrapped := fmt.Errorf("authorize: %w", err); NotSent(wrapped) {
+		t.Errorf("%v is taken for not sent", wrapped)
+	}
+	over, end := context.WithCancelCause(t.Context())
+	end(err) // the other way round: what is not sent because of a call that was
+	_, err = l.Exchange(over, Call{Body: encoded(request(iso8583.MTIAuthorizationRequest, 2, "T1")), Deadline: time.Now().Add(patience)})
+	requireNotSent(t, err, ErrKeyInFlight)
 }

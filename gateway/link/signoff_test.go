@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -395,4 +396,40 @@ func TestEchoAnsweredOnAnotherLineSavesNobody(t *testing.T) {
 		}
 		stop()
 	})
+}
+
+// TestHostSignOffRightBehindItsApprovalCounts: answer, sign-off and sign-on come in one segment, before anybody has looked at the answer.
+// The approval is older than the sign-off, so the line needs another one.
+func TestHostSignOffRightBehindItsApprovalCounts(t *testing.T) {
+	t.Parallel()
+	const attempts = 50 // who looks first is the scheduler's choice
+	for range attempts {
+		synctest.Test(t, func(t *testing.T) {
+			var signOns atomic.Int32
+			dial := pipeTo(func(c *conn) {
+				for {
+					m, err := c.read()
+					switch {
+					case err != nil:
+						return
+					case m.Get(iso8583.NetworkManagementCode) != "001" || m.MTI().IsResponse():
+						if m.MTI().IsRequest() {
+							_ = c.write(response(m, "00"))
+						}
+					case signOns.Add(1) == 1:
+						_ = c.write(response(m, "00"), networkRequest(0x0800, 901, "002"), networkRequest(0x0800, 902, "001"))
+					default:
+						_ = c.write(response(m, "00"))
+					}
+				}
+			})
+			l, stop := runLink(t, bubbleConfig(), Options{Dial: dial})
+			synctest.Wait()
+			requireState(t, l, SignedOn, "")
+			if n := signOns.Load(); n != 2 {
+				t.Errorf("signed on with the host's sign-off unanswered: %d sign-ons", n)
+			}
+			stop()
+		})
+	}
 }
