@@ -84,7 +84,7 @@ func (g *Gateway) Capture(ctx context.Context, call CaptureCall) (Answer, error)
 		if err != nil {
 			return Answer{}, err
 		}
-		if view, err = g.capture(ctx, tx, a, call.Request, amountMinor, now); err != nil {
+		if view, err = g.capture(ctx, tx, a, call.Request, amountMinor, a.notBefore(now)); err != nil {
 			return Answer{}, err
 		}
 		return Answer{Status: http.StatusCreated, Body: view.json(a), Resource: resourceOf(a.ID, endpointCaptures, view.ID)}, nil

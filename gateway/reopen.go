@@ -77,7 +77,6 @@ func unheldPosting(a *Authorization, suspense int32, money ledger.Money, now tim
 // bookUnheld is the transaction of bookLateApproval; undone tells whether a reversal is owed for it. The reversal is locked before its
 // authorisation, as by whoever resolves it.
 func (g *Gateway) bookUnheld(ctx context.Context, tx pgx.Tx, step *noteStep, original *Authorization, posting ledger.Posting) (undone bool, err error) {
-	now := g.now()
 	whole, owed, err := selectWholeForUpdate(ctx, tx, original.ID)
 	if err != nil {
 		return false, err
@@ -86,6 +85,7 @@ func (g *Gateway) bookUnheld(ctx context.Context, tx pgx.Tx, step *noteStep, ori
 	if err != nil {
 		return false, err
 	}
+	now := a.notBefore(g.now())
 	booked, err := selectUnheld(ctx, tx, a.ID)
 	if err != nil {
 		return false, err
@@ -138,7 +138,6 @@ func lateApprovalDetail(a *Authorization, undoes bool) string {
 // withdrawByLateDecline closes a reversal of which nothing was sent by the decline of its original that came late, where the profile
 // says so; the hold is let go. done is false when there was no such reversal any more: then the decline is news like any other.
 func (g *Gateway) withdrawByLateDecline(ctx context.Context, step *noteStep, original *Authorization, code string) (done bool, err error) {
-	now := g.now()
 	err = pgx.BeginFunc(ctx, g.db, func(tx pgx.Tx) error {
 		whole, owed, err := selectWholeForUpdate(ctx, tx, original.ID)
 		if err != nil || !owed || whole.state != reversal.Owed || whole.attempts > 0 || whole.claimed {
@@ -155,7 +154,7 @@ func (g *Gateway) withdrawByLateDecline(ctx context.Context, step *noteStep, ori
 		if _, err := insertLateMessage(ctx, tx, step); err != nil {
 			return err
 		}
-		hit, err := updateWithdrawn(ctx, tx, a, to, code, now)
+		hit, err := updateWithdrawn(ctx, tx, a, to, code, a.notBefore(g.now()))
 		if hit {
 			g.reportLedgerHit(a.ID)
 		}

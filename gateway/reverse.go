@@ -176,6 +176,7 @@ func (g *Gateway) reverseKnown(ctx context.Context, tx pgx.Tx, call ReverseCall,
 	if err != nil {
 		return Answer{}, DutyView{}, err
 	}
+	now = a.notBefore(now)
 	var view DutyView
 	switch req := call.Request; {
 	case req.capture != uuid.Nil:

@@ -76,7 +76,7 @@ WITH u AS (
 				SELECT FROM duty d WHERE d.authorization_id = a.id AND d.kind = 'reversal' AND d.undoes IS NULL AND d.state <> 'acknowledged' AND d.id <> ALL($1::uuid[]))
 			THEN CASE WHEN w.captured_minor > 0 THEN 'captured' ELSE 'reversed' END
 			ELSE w.state END,
-		returned_minor = a.returned_minor + t.returned_minor, state_version = a.state_version + 1, updated_at = t.at
+		returned_minor = a.returned_minor + t.returned_minor, state_version = a.state_version + 1, updated_at = greatest(t.at, a.updated_at)
 	FROM total t JOIN was w ON w.id = t.id WHERE a.id = ANY($2::uuid[]) AND a.id = t.id
 	RETURNING a.id, a.state, a.state_version, a.tenant, a.client_reference, a.rrn, a.currency, a.customer_account, a.settlement_account, a.settlement_date,
 		a.updated_at, w.state AS from_state, w.effect, w.amount_minor, w.approved_minor - w.captured_minor - w.reversed_minor AS rest_minor

@@ -87,21 +87,21 @@ func selectExpiredHolds(ctx context.Context, tx pgx.Tx, look expiryLook) (ids []
 
 var updateExpiredSQL = `
 	WITH moved AS (
-		UPDATE card_authorization a SET state_version = a.state_version + 1, updated_at = @now, state = CASE
+		UPDATE card_authorization a SET state_version = a.state_version + 1, updated_at = greatest(@now, a.updated_at), state = CASE
 				WHEN a.captured_minor > 0 THEN 'captured' WHEN a.reversed_minor = a.approved_minor THEN 'reversed' ELSE 'expired' END
 		WHERE a.id = ANY(@ids::uuid[]) AND a.state = 'approved' AND NOT ` + stillReversed + `
-		RETURNING a.id, a.state, a.state_version, a.tenant, a.client_reference, a.rrn, a.currency, a.customer_account, a.settlement_account,
+		RETURNING a.id, a.state, a.state_version, a.updated_at, a.tenant, a.client_reference, a.rrn, a.currency, a.customer_account, a.settlement_account,
 			a.approved_minor - a.captured_minor - a.reversed_minor AS rest_minor
 	), history AS (
 		INSERT INTO state_history (subject_id, state_version, subject, from_state, to_state, reason, at)
-		SELECT id, state_version, 'authorization', 'approved', state, 'hold_expired', @now FROM moved
+		SELECT id, state_version, 'authorization', 'approved', state, 'hold_expired', updated_at FROM moved
 	), told AS (
 		INSERT INTO event (at, tenant, kind, subject_id, detail)
-		SELECT @now, tenant, @event, id, 'the rest of the hold is released; the authorization is ' || state FROM moved
+		SELECT updated_at, tenant, @event, id, 'the rest of the hold is released; the authorization is ' || state FROM moved
 	), release AS (
 		SELECT id AS intent, ` + int2Literal(transactionOwn) + ` AS transaction, ` + int2Literal(ledger.Release) + ` AS step, ` + int2Literal(releaseOfRest) + ` AS number,
 			` + int2Literal(ledger.Pending) + ` AS layer, settlement_account AS debit_account, customer_account AS credit_account, rest_minor AS amount_minor,
-			currency::text AS currency, (@now::timestamptz AT TIME ZONE 'UTC')::date AS value_date, @now::timestamptz AS booked_at, rrn AS source_ref,
+			currency::text AS currency, (updated_at AT TIME ZONE 'UTC')::date AS value_date, updated_at AS booked_at, rrn AS source_ref,
 			false AS correction, tenant, client_reference
 		FROM moved WHERE rest_minor > 0
 	), posted AS (` + ledger.PostFrom("release") + `)

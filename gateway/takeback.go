@@ -64,6 +64,10 @@ func (a *Authorization) claimAmount(ctx context.Context, tx pgx.Tx, c amountClai
 	return view, nil
 }
 
+// notBefore is a moment, or that of the row's last change where it is later: the clock was read before the row was locked, or another
+// daemon's is ahead. History goes forward all the same.
+func (a *Authorization) notBefore(now time.Time) time.Time { return later(now, a.UpdatedAt.UTC()) }
+
 // notHolding says why nothing can be captured or taken back of an authorisation, nil when its hold stands. One that is pending may be
 // asked about again once it is decided.
 func (a *Authorization) notHolding() error {

@@ -163,6 +163,7 @@ func TestWarnings(t *testing.T) {
 		"response alone":       {SpecConfig{MTIs: []string{"0110"}}, []string{"mtis: 0110 is taken, and no type that it would answer"}},
 		"repeat alone":         {SpecConfig{MTIs: []string{"0421", "0430"}}, []string{"mtis: 0421 is taken, and what it repeats, 0420, is not"}},
 		"other pairs":          {SpecConfig{MTIs: []string{"0100", "0180"}, ResponseMTIs: map[string]string{"0100": "0180"}}, nil},
+		"pair of no type":      {SpecConfig{MTIs: []string{"0100", "0110"}, ResponseMTIs: map[string]string{"1460": "1480"}}, []string{"response_mtis.1460: mtis does not list the type"}},
 		"two for one":          {SpecConfig{MTIs: []string{"0100", "0120", "0130"}, ResponseMTIs: map[string]string{"0100": "0130"}}, []string{"response_mtis: 0130 answers both 0100 and 0120"}},
 		"an exchange is whole": {SpecConfig{MTIs: []string{"0420", "0421", "0430"}}, nil},
 	} {

@@ -3,6 +3,7 @@ package iso8583
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 )
 
@@ -27,6 +28,11 @@ func (s *Spec) Warnings() error {
 	for _, e := range append(slices.Clip(neededElements), s.OriginalElement()) {
 		if !s.Has(e) {
 			warn("elements.%d: the gateway sends or reads this element (%s), and the dialect does not have it", uint8(e), s.ElementName(e))
+		}
+	}
+	for _, request := range slices.Sorted(maps.Keys(s.responses)) {
+		if !s.Lists(request) {
+			warn("response_mtis.%s: mtis does not list the type, so the pair has no effect", request)
 		}
 	}
 	answered := map[MTI]MTI{} // by response, the request it answers

@@ -97,13 +97,13 @@ func ResolveFrom(source, ids string) string {
 		response_code = coalesce(u.response_code, r.response_code),
 		needs_attention = u.outcome NOT IN (` + closings + `) AND (r.needs_attention OR u.attention),
 		claim_epoch = NULL,
-		updated_at = u.at
+		updated_at = greatest(u.at, r.updated_at, r.created_at)
 	FROM ` + source + ` u JOIN was ON was.id = u.id
 	WHERE r.id = ANY(` + ids + `) AND r.id = u.id
 	AND ((was.state = 'owed' AND (u.outcome IN ('acknowledged', 'nothing_to_undo') OR (was.attempts = u.attempt AND was.next_at = u.claimed_until)))
 		OR (was.state = 'suspended' AND u.outcome IN ('acknowledged', 'nothing_to_undo')))
 	RETURNING r.id, r.authorization_id, r.kind, r.number, r.amount_minor, r.undoes, r.reopened, r.tenant, r.link, r.state, r.state_version,
-		r.attempts, r.needs_attention, u.outcome, u.response_code, u.at, was.state AS from_state`
+		r.attempts, r.needs_attention, u.outcome, u.response_code, r.updated_at AS at, was.state AS from_state`
 }
 
 // closings are the outcomes that close a duty; each is kept as what it was closed as.
@@ -123,7 +123,7 @@ func Claim(ctx context.Context, tx pgx.Tx, link string, epoch int64, now, claimU
 				AND (e.created_at, e.number) < (r.created_at, r.number))
 			ORDER BY r.next_at LIMIT @limit FOR NO KEY UPDATE OF r SKIP LOCKED
 		)
-		UPDATE duty d SET attempts = d.attempts + 1, next_at = @claim_until, claim_epoch = @epoch, updated_at = @now
+		UPDATE duty d SET attempts = d.attempts + 1, next_at = @claim_until, claim_epoch = @epoch, updated_at = greatest(@now, d.updated_at)
 		FROM due WHERE d.id = due.id
 		RETURNING d.id, d.authorization_id, d.tenant, d.link, d.kind, d.number, coalesce(d.amount_minor, 0), coalesce(d.standing_minor, 0), d.final, d.reason,
 			coalesce(d.stan, ''), d.reopened, d.attempts, d.next_at, d.created_at, due.capture_id, due.capture_number,
@@ -168,7 +168,7 @@ func FixSTANs(ctx context.Context, tx pgx.Tx, ids []uuid.UUID, stans []string) e
 
 // ReleaseClaims makes what ended daemons had claimed due at once.
 func ReleaseClaims(ctx context.Context, tx pgx.Tx, endedEpochs []int64, now time.Time) error {
-	_, err := tx.Exec(ctx, `UPDATE duty SET next_at = @now, claim_epoch = NULL, updated_at = @now
+	_, err := tx.Exec(ctx, `UPDATE duty SET next_at = @now, claim_epoch = NULL, updated_at = greatest(@now, updated_at)
 		WHERE state = 'owed' AND claim_epoch = ANY(@epochs)`, pgx.NamedArgs{"now": now, "epochs": endedEpochs})
 	if err != nil {
 		return fmt.Errorf("release reversal claims: %w", err)

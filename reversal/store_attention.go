@@ -64,7 +64,7 @@ func updateAttention(ctx context.Context, tx pgx.Tx, ids, exceptions []uuid.UUID
 		WITH u AS (
 			SELECT * FROM unnest(@ids::uuid[], @exceptions::uuid[]) AS u(id, exception_id)
 		), marked AS (
-			UPDATE duty r SET needs_attention = true, updated_at = @now FROM u WHERE r.id = ANY(@ids::uuid[]) AND r.id = u.id
+			UPDATE duty r SET needs_attention = true, updated_at = greatest(@now, r.updated_at) FROM u WHERE r.id = ANY(@ids::uuid[]) AND r.id = u.id
 			RETURNING r.id, r.kind, u.exception_id, r.tenant, r.link, r.attempts, r.created_at
 		), opened AS (
 			INSERT INTO exception (id, kind, tenant, link, subject_id, detail, opened_at)

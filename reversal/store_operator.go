@@ -60,14 +60,14 @@ func selectStateForUpdate(ctx context.Context, tx pgx.Tx, id uuid.UUID) (state S
 func updateResumed(ctx context.Context, tx pgx.Tx, id uuid.UUID, from, to State, reason string, now time.Time) error {
 	tag, err := tx.Exec(ctx, `
 		WITH resumed AS (
-			UPDATE duty SET state = @to, state_version = state_version + 1, next_at = @now, claim_epoch = NULL, needs_attention = false, updated_at = @now
+			UPDATE duty SET state = @to, state_version = state_version + 1, next_at = @now, claim_epoch = NULL, needs_attention = false, updated_at = greatest(@now, updated_at)
 			WHERE id = @id AND state = @from
-			RETURNING id, kind, state_version
+			RETURNING id, kind, state_version, updated_at
 		), closed AS (
 			UPDATE exception e SET closed_at = @now FROM resumed r WHERE e.subject_id = r.id AND e.closed_at IS NULL
 		)
 		INSERT INTO state_history (subject_id, state_version, subject, from_state, to_state, reason, at)
-		SELECT id, state_version, kind, @from, @to, @reason, @now FROM resumed`,
+		SELECT id, state_version, kind, @from, @to, @reason, updated_at FROM resumed`,
 		pgx.NamedArgs{"id": id, "from": string(from), "to": string(to), "reason": reason, "now": now})
 	if err != nil {
 		return fmt.Errorf("resume reversal: %w", err)
