@@ -29,7 +29,7 @@ run: setup build ## the same, and leave everything up for trying by hand
 
 test: setup ## all tests, with the race detector
 	@test -n "$(RACE)" || echo "no C compiler found: testing without the race detector"
-	@$(GO) test $(RACE) -timeout 5m ./...
+	@$(GO) test $(RACE) -timeout 10m ./...
 
 check: ## format, vet, staticcheck, go.mod and the project's own rules
 	@unformatted=$$(gofmt -l .) && \

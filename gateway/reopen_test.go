@@ -66,6 +66,42 @@ func TestLateApprovalReopensAReversalWithNothingToUndo(t *testing.T) {
 	s.CheckBooks(t)
 }
 
+// TestStaleNothingToUndoDoesNotCloseAReopenedReversal: a copy of the answer that closed the reversal, or the answer to one of its earlier
+// attempts, comes behind the approval that reopened it. It speaks of the time before; the money is still out there.
+func TestStaleNothingToUndoDoesNotCloseAReopenedReversal(t *testing.T) {
+	t.Parallel()
+	s := gatewaytest.New(t, gatewaytest.Options{
+		Scheme: scheme(
+			sim.Rule{When: sim.Match{MTI: reversals, First: 1}, Then: refused("25")}, sim.Rule{When: sim.Match{MTI: reversals}, Then: lost},
+			sim.Rule{When: sim.Match{MTI: authorizations}, Then: sim.Action{Delay: configs.Duration(2 * lateDelay)}}),
+		Link: silence(func(p *reversal.Policy) {
+			p.AnswerWithin, p.FirstGap, p.MaxGap = configs.Duration(100*time.Millisecond), configs.Duration(time.Hour), configs.Duration(time.Hour)
+		}),
+	})
+	v := s.MustAuthorize(t, "key-1", gatewaytest.Purchase("12.34", nil))
+	s.Eventually(t, "reopened, and sent again in vain", func() bool {
+		return s.Count(t, `SELECT count(*) FROM duty WHERE id = $1 AND reopened = 1 AND attempts = 2 AND claim_epoch IS NULL`, v.Reversal.ID) == 1
+	})
+	stale := sentBack(s, v.STAN, iso8583.MTIReversalAdviceResponse)
+	if len(stale) != 1 || stale[0].ResponseCode != "25" {
+		t.Fatalf("the scheme answered %+v", stale)
+	}
+	lateAnswerAs(t, s, v, iso8583.MTIReversalAdviceResponse, "25")
+	s.Eventually(t, "the copy is kept", func() bool { return journaled(t, s, v.ID, "0430", "late") == 1 })
+	if now := s.Read(t, v.ID); now.Reversal.State != "owed" || suspense(t, s, v.ID) != 1234 {
+		t.Fatalf("the reversal is %+v, %d in suspense", now.Reversal, suspense(t, s, v.ID))
+	}
+	setRules(t, s)
+	if _, err := s.DB.Pool.Exec(t.Context(), `UPDATE duty SET next_at = now() WHERE id = $1`, v.Reversal.ID); err != nil {
+		t.Fatal(err)
+	}
+	s.Eventually(t, "closed again", func() bool { return s.Read(t, v.ID).Reversal.State == "acknowledged" })
+	if now := s.Read(t, v.ID); now.Reversal.ClosedAs != "acknowledged" || suspense(t, s, v.ID) != 0 {
+		t.Fatalf("the reversal is %+v, %d in suspense", now.Reversal, suspense(t, s, v.ID))
+	}
+	s.CheckBooks(t)
+}
+
 // TestLateApprovalOfADeclinedOne: the scheme contradicts itself. The amount stands in suspense, a person is called, and a reversal
 // can be asked for.
 func TestLateApprovalOfADeclinedOne(t *testing.T) {
@@ -124,10 +160,16 @@ func rewrite(t testing.TB, s *gatewaytest.Stand, id uuid.UUID, state, code strin
 // lateAnswer gives the gateway a copy of the approval, as a line does that has nobody waiting for it.
 func lateAnswer(t testing.TB, s *gatewaytest.Stand, v gatewaytest.View) {
 	t.Helper()
+	lateAnswerAs(t, s, v, iso8583.MTIAuthorizationResponse, "00")
+}
+
+// lateAnswerAs is the same for another type and response code.
+func lateAnswerAs(t testing.TB, s *gatewaytest.Stand, v gatewaytest.View, mti iso8583.MTI, code string) {
+	t.Helper()
 	spec := s.Gateway.Spec(gatewaytest.LinkName)
-	m := spec.NewMessage(iso8583.MTIAuthorizationResponse)
+	m := spec.NewMessage(mti)
 	for e, value := range map[iso8583.Element]string{iso8583.PAN: gatewaytest.PAN, iso8583.AmountTransaction: "000000001234", iso8583.STAN: v.STAN,
-		iso8583.TransmissionDateTime: v.DateTime, iso8583.RRN: v.RRN, iso8583.ResponseCode: "00", iso8583.TerminalID: "TERM0001"} {
+		iso8583.TransmissionDateTime: v.DateTime, iso8583.RRN: v.RRN, iso8583.ResponseCode: code, iso8583.TerminalID: "TERM0001"} {
 		if err := m.Set(e, value); err != nil {
 			t.Fatal(err)
 		}

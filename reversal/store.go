@@ -82,12 +82,13 @@ func OweFrom(source string) string {
 // and ids is the SQL of an array of their ids, by which the rows are found whatever the statistics say. Only the result of the
 // claim that still stands moves the duty, and an acknowledgement of any attempt closes it. The attempt's number alone does not
 // name a claim: an attempt of which nothing left gives its number back, so a result that is written down again after a COMMIT of
-// unknown outcome could undo a later claim of that number. claimed_until is the claim's Duty.NextAt; it may be NULL where the
-// outcome is acknowledged. The locked row decides, so that the plan needs nothing but the primary key. It returns the row as it
-// now is, with the state it had in from_state.
+// unknown outcome could undo a later claim of that number. "Nothing to undo" closes a duty that was reopened only as the result of the
+// claim that stands: said of an earlier attempt, it is older than the approval that reopened it. claimed_until is the claim's
+// Duty.NextAt, NULL where no claim is known. The locked row decides, so that the plan needs nothing but the primary key. It returns the
+// row as it now is, with the state it had in from_state.
 func ResolveFrom(source, ids string) string {
 	return `
-	WITH was AS MATERIALIZED (SELECT id, state, attempts, next_at FROM duty WHERE id = ANY(` + ids + `) FOR NO KEY UPDATE)
+	WITH was AS MATERIALIZED (SELECT id, state, attempts, next_at, reopened FROM duty WHERE id = ANY(` + ids + `) FOR NO KEY UPDATE)
 	UPDATE duty r SET
 		state = CASE WHEN u.outcome IN (` + closings + `) THEN 'acknowledged' WHEN u.outcome = 'refused' THEN 'suspended' ELSE r.state END,
 		closed_as = CASE WHEN u.outcome IN (` + closings + `) THEN u.outcome END,
@@ -100,8 +101,8 @@ func ResolveFrom(source, ids string) string {
 		updated_at = greatest(u.at, r.updated_at, r.created_at)
 	FROM ` + source + ` u JOIN was ON was.id = u.id
 	WHERE r.id = ANY(` + ids + `) AND r.id = u.id
-	AND ((was.state = 'owed' AND (u.outcome IN ('acknowledged', 'nothing_to_undo') OR (was.attempts = u.attempt AND was.next_at = u.claimed_until)))
-		OR (was.state = 'suspended' AND u.outcome IN ('acknowledged', 'nothing_to_undo')))
+	AND ((was.state IN ('owed', 'suspended') AND (u.outcome = 'acknowledged' OR (u.outcome = 'nothing_to_undo' AND was.reopened = 0)))
+		OR (was.state = 'owed' AND was.attempts = u.attempt AND was.next_at = u.claimed_until))
 	RETURNING r.id, r.authorization_id, r.kind, r.number, r.amount_minor, r.undoes, r.reopened, r.tenant, r.link, r.state, r.state_version,
 		r.attempts, r.needs_attention, u.outcome, u.response_code, r.updated_at AS at, was.state AS from_state`
 }

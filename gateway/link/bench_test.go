@@ -71,3 +71,31 @@ func turnRequests(c *conn) {
 		}
 	}
 }
+
+// BenchmarkFallback is a response that lacks an element of its key, on a full link: what a peer can make each of its frames cost while the
+// link's lock is held.
+func BenchmarkFallback(b *testing.B) {
+	const pending = 4096
+	p := startPeer(b, func(c *conn) { c.serve(silence) })
+	cfg := testConfig(p.address())
+	cfg.MaxPending = pending
+	cfg.CorrelationFallback = [][]iso8583.Element{{iso8583.STAN, iso8583.RRN}, {iso8583.RRN}}
+	l := startSignedOn(b, cfg, Options{})
+	ctx, cancel := context.WithCancel(b.Context())
+	var calls sync.WaitGroup
+	for _, m := range requests(pending) {
+		calls.Go(func() { _, _ = l.Exchange(ctx, Call{Body: encoded(m), Deadline: time.Now().Add(patience)}) })
+	}
+	eventually(b, "the link is full", func() bool { return !l.HasRoom() })
+	answer := response(request(iso8583.MTIAuthorizationRequest, pending+1, "T1"), "00")
+	answer.Unset(iso8583.TerminalID)
+	s := &socket{line: l.lines[0]}
+	must(l.spec.Peek(encoded(answer), &s.peeked))
+	for b.Loop() {
+		if c, _ := s.take(nil, true, iso8583.Approved); c != nil {
+			b.Fatal("delivered to another's call")
+		}
+	}
+	cancel()
+	calls.Wait()
+}

@@ -24,6 +24,8 @@ const (
 	networkCodeDigits = 3 // DE 70 and DE 24 are n3
 	minSTAN           = 1
 	maxSTAN           = 999_999
+
+	ruleOwn = "is set by the link itself"
 )
 
 // NetworkConfig says how network management (class 8) is written. What is left out is as in the dialect.
@@ -211,6 +213,9 @@ func (c Config) validateNetwork(at func(string) string, spec *iso8583.Spec, f *c
 			f.Add(at("network.request_mti"), "a request of class 8, such as 0800 or 1804", text)
 		}
 	}
+	if e := iso8583.Element(c.Network.BusinessDateElement); e != 0 && spec != nil && !spec.Has(e) {
+		f.Add(at("network.business_date_element"), "an element that the spec's dialect has", uint8(e))
+	}
 	// With fewer numbers than lines two echoes could have the same one.
 	if s := c.NetworkSTANs; s.From < minSTAN || s.To > maxSTAN || s.From > s.To || int(s.To-s.From) < c.lineCount() {
 		f.Add(at("network_stans"), fmt.Sprintf("from and to between %d and %d, with more numbers than the link has lines", minSTAN, maxSTAN), nil)
@@ -281,9 +286,13 @@ func (t *networkTable) validateAgainst(spec *iso8583.Spec, at func(string) strin
 	set(request, "network.code_element", t.code, t.codes.Echo)
 	for e, form := range t.clock {
 		path := "network.clock_elements." + strconv.Itoa(int(e))
-		if layout, ok := clockLayouts[form]; ok {
+		layout, ok := clockLayouts[form]
+		switch {
+		case e == iso8583.STAN || e == t.code:
+			f.Add(at(path), ruleOwn, nil)
+		case ok:
 			set(request, path, e, layout) // a layout is a time in its own form
-		} else {
+		default:
 			f.Add(at(path), "one of "+strings.Join(namesOf(clockLayouts), ", "), form)
 		}
 	}
@@ -291,16 +300,13 @@ func (t *networkTable) validateAgainst(spec *iso8583.Spec, at func(string) strin
 		set(response, "network.approved."+strconv.Itoa(i), iso8583.ResponseCode, code)
 	}
 	set(response, "network.not_supported", iso8583.ResponseCode, t.notSupported)
-	if !t.businessDate.Valid() {
-		f.Add(at("network.business_date_element"), "a data element is a number from 2 to 128, and not 65", uint8(t.businessDate))
-	}
 	for key, elements := range map[string]map[iso8583.Element]string{
 		"sign_on.elements": t.signOn, "network.sign_off_elements": t.ownSignOff, "echo_elements": t.echo,
 	} {
 		for e, value := range elements {
 			path := key + "." + strconv.Itoa(int(e))
 			if t.own(e) {
-				f.Add(at(path), "is set by the link itself", nil)
+				f.Add(at(path), ruleOwn, nil)
 				continue
 			}
 			set(request, path, e, value)

@@ -12,13 +12,18 @@ import (
 func TestValidateNamesFaultsOfNetworkAndCorrelation(t *testing.T) {
 	t.Parallel()
 	tests := map[string]func(*Config){
-		"network.dialect":               func(c *Config) { c.Network.Dialect = "iso2003" },
-		"network.request_mti":           func(c *Config) { c.Network.RequestMTI = "0801" },
-		"network.request_mti response":  func(c *Config) { c.Network.RequestMTI = "0810" },
-		"network.request_mti class":     func(c *Config) { c.Network.RequestMTI = "0100" },
-		"network.code_element":          func(c *Config) { c.Network.CodeElement = 7 },
+		"network.dialect":              func(c *Config) { c.Network.Dialect = "iso2003" },
+		"network.request_mti":          func(c *Config) { c.Network.RequestMTI = "0801" },
+		"network.request_mti response": func(c *Config) { c.Network.RequestMTI = "0810" },
+		"network.request_mti class":    func(c *Config) { c.Network.RequestMTI = "0100" },
+		"network.code_element":         func(c *Config) { c.Network.CodeElement = 7 },
+		"network.business_date_element absent": func(c *Config) {
+			c.Network.BusinessDateElement = 15
+			c.Spec.Elements = map[iso8583.Element]iso8583.ElementConfig{15: {Absent: true}}
+		},
 		"network.business_date_element": func(c *Config) { c.Network.BusinessDateElement = 65 },
 		"network.clock_elements.7":      func(c *Config) { c.Network.ClockElements = map[iso8583.Element]string{7: "DDMM"} },
+		"network.clock_elements.11":     func(c *Config) { c.Network.ClockElements = map[iso8583.Element]string{11: "hhmmss"} },
 		"network.clock_elements.12":     func(c *Config) { c.Network.ClockElements = map[iso8583.Element]string{12: "YYMMDDhhmmss"} },
 		"network.sign_off_elements.70":  func(c *Config) { c.Network.SignOffElements = map[iso8583.Element]string{70: "002"} },
 		"network.approved.0":            func(c *Config) { c.Network.Approved = []string{"800"} },

@@ -2,6 +2,7 @@ package link
 
 import (
 	"bytes"
+	"iter"
 	"slices"
 	"time"
 
@@ -25,15 +26,13 @@ func valuesOf(p *iso8583.Peeked, elements []iso8583.Element) []elementValue {
 	return values
 }
 
-// fallbackKeys are the call's keys by Config.CorrelationFallback; "" for a list of which the request lacks an element.
+// fallbackKeys are the call's keys by Config.CorrelationFallback, each beginning with the number of its list; none for a list of which the
+// request lacks an element.
 func fallbackKeys(p *iso8583.Peeked, lists [][]iso8583.Element) []string {
-	if len(lists) == 0 {
-		return nil
-	}
-	keys := make([]string, len(lists))
+	var keys []string
 	for i, elements := range lists {
-		if key, err := iso8583.AppendKey(nil, p, elements); err == nil {
-			keys[i] = string(key)
+		if key, err := iso8583.AppendKey([]byte{byte(i)}, p, elements); err == nil {
+			keys = append(keys, string(key))
 		}
 	}
 	return keys
@@ -67,10 +66,19 @@ func (s *socket) deliver(mti iso8583.MTI, body []byte) {
 	if action == iso8583.NotSignedOn && l.cfg.SignOn.Required && l.become(SigningOn, SignedOn) {
 		s.wake()
 	}
-	if s.text = s.peeked.AppendValue(s.text[:0], iso8583.ResponseCode); c.signOn && !l.table.approves(string(s.text)) {
-		s.refused = string(s.text)
+	if c.signOn {
+		s.noteSignOn(string(s.peeked.AppendValue(nil, iso8583.ResponseCode)))
 	}
 	c.reply <- answer{body: bytes.Clone(body)}
+}
+
+// noteSignOn notes the answer to our sign-on. An approval undoes a sign-off that the peer sent before it, and is undone by one sent after.
+func (s *socket) noteSignOn(code string) {
+	if s.line.table.approves(code) {
+		s.announced.Store(true)
+	} else {
+		s.refused = code
+	}
 }
 
 // unmatchedDiagnostics are for responses; they name no values.
@@ -109,17 +117,17 @@ func (s *socket) take(key []byte, incomplete bool, action iso8583.ResponseAction
 // fallback finds the one call that a response without an element of its key can answer: by the lists of Config.CorrelationFallback in
 // their order, and in class 8, whose answers often lack DE 41 and more, by what the response has of its key. Two calls that fit are
 // none, since the first is as likely wrong as right; nor is one that the response contradicts in what it does have of its key. The
-// caller holds mu. Its cost grows with the pending calls: a peer that always needs it wants another key in its profile.
+// caller holds mu. In class 8, which is rare, its cost grows with the pending calls.
 func (s *socket) fallback() (*call, UnmatchedKind) {
 	kind := MissingKeyElement
 	for i, elements := range s.line.cfg.CorrelationFallback {
-		key, err := iso8583.AppendKey(s.key[:0], &s.peeked, elements)
+		key, err := iso8583.AppendKey(append(s.key[:0], byte(i)), &s.peeked, elements)
 		s.key = key
 		if err != nil {
 			continue
 		}
 		kind = Late
-		c, several := s.onlyCall(func(c *call) bool { return c.fallback[i] == string(key) })
+		c, several := s.onlyCall(slices.Values(s.line.link.fallbacks[string(key)]))
 		if several {
 			return nil, Ambiguous
 		}
@@ -131,17 +139,23 @@ func (s *socket) fallback() (*call, UnmatchedKind) {
 	if exchange.Class() != networkClass || !slices.ContainsFunc(s.line.cfg.keyElements(exchange), s.peeked.Has) {
 		return nil, kind
 	}
-	c, several := s.onlyCall(func(c *call) bool { return c.exchange == exchange && c.socket == s })
+	c, several := s.onlyCall(func(yield func(*call) bool) {
+		for _, c := range s.line.link.pending {
+			if c.exchange == exchange && c.socket == s && !yield(c) {
+				return
+			}
+		}
+	})
 	if several {
 		return nil, Ambiguous
 	}
 	return c, Late
 }
 
-// onlyCall finds the pending call that fits and that the response does not contradict in its key, and reports whether there are several.
-func (s *socket) onlyCall(fits func(*call) bool) (only *call, several bool) {
-	for _, c := range s.line.link.pending {
-		if !c.begun || !fits(c) || slices.ContainsFunc(c.known, s.differs) {
+// onlyCall finds the one of the pending calls that the response does not contradict in its key, and reports whether there are several.
+func (s *socket) onlyCall(calls iter.Seq[*call]) (only *call, several bool) {
+	for c := range calls {
+		if !c.begun || slices.ContainsFunc(c.known, s.differs) {
 			continue
 		}
 		if only != nil {

@@ -156,6 +156,9 @@ func TestS37_FallbackFindsTheOneCallThatFits(t *testing.T) {
 						requireHandedOn(t, &handedOn, test.want)
 					}
 					stop()
+					if n := len(l.fallbacks); n > 0 {
+						t.Errorf("%d keys are left over", n)
+					}
 				})
 			})
 		})

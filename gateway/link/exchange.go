@@ -63,7 +63,7 @@ type call struct {
 	key      string
 	exchange iso8583.MTI    // the request's type without its repeat bit
 	known    []elementValue // of the key, where a response may lack an element of it
-	fallback []string       // keys by Config.CorrelationFallback; "" where the request lacks an element
+	fallback []string       // keys by Config.CorrelationFallback
 	confirm  []elementValue // what the response must repeat
 	until    time.Time      // when the wait ends: Deadline, moved by interim answers; guarded by Link.mu
 	frame    []byte

@@ -68,6 +68,7 @@ type Link struct {
 
 	mu         sync.Mutex           // protects the following, and what the lines and sockets say it does
 	pending    map[string]*call     // by correlation key, over all lines
+	fallbacks  map[string][]*call   // the same by the keys of Config.CorrelationFallback
 	affinities map[uint64]*affinity // of the pending calls
 	next       int                  // the line that is looked at first: equally full lines take turns
 	planned    bool                 // signed off by SignOff
@@ -92,7 +93,7 @@ func New(name string, cfg Config, opts Options) (*Link, error) {
 			onUnmatched: opts.OnUnmatched, dial: opts.Dial,
 			table: cfg.networkTable(spec), onCutover: opts.OnCutover,
 		},
-		log: opts.Log, pending: make(map[string]*call), affinities: make(map[uint64]*affinity),
+		log: opts.Log, pending: make(map[string]*call), fallbacks: make(map[string][]*call), affinities: make(map[uint64]*affinity),
 	}
 	if l.log == nil {
 		l.log = zap.NewNop()

@@ -399,37 +399,49 @@ func TestEchoAnsweredOnAnotherLineSavesNobody(t *testing.T) {
 }
 
 // TestHostSignOffRightBehindItsApprovalCounts: answer, sign-off and sign-on come in one segment, before anybody has looked at the answer.
-// The approval is older than the sign-off, so the line needs another one.
+// An approval older than the sign-off signs nobody on; one that is younger does.
 func TestHostSignOffRightBehindItsApprovalCounts(t *testing.T) {
 	t.Parallel()
 	const attempts = 50 // who looks first is the scheduler's choice
-	for range attempts {
-		synctest.Test(t, func(t *testing.T) {
-			var signOns atomic.Int32
-			dial := pipeTo(func(c *conn) {
-				for {
-					m, err := c.read()
-					switch {
-					case err != nil:
-						return
-					case m.Get(iso8583.NetworkManagementCode) != "001" || m.MTI().IsResponse():
-						if m.MTI().IsRequest() {
-							_ = c.write(response(m, "00"))
+	signOff, signOn := networkRequest(0x0800, 901, "002"), networkRequest(0x0800, 902, "001")
+	for name, test := range map[string]struct {
+		segment func(approval *iso8583.Message) []*iso8583.Message
+		signOns int32
+	}{
+		"approval first": {func(approval *iso8583.Message) []*iso8583.Message {
+			return []*iso8583.Message{approval, signOff, signOn}
+		}, 2},
+		"approval last": {func(approval *iso8583.Message) []*iso8583.Message {
+			return []*iso8583.Message{signOff, signOn, approval}
+		}, 1},
+	} {
+		for range attempts {
+			synctest.Test(t, func(t *testing.T) {
+				var signOns atomic.Int32
+				dial := pipeTo(func(c *conn) {
+					for {
+						m, err := c.read()
+						if err != nil {
+							return
 						}
-					case signOns.Add(1) == 1:
-						_ = c.write(response(m, "00"), networkRequest(0x0800, 901, "002"), networkRequest(0x0800, 902, "001"))
-					default:
-						_ = c.write(response(m, "00"))
+						if m.MTI().IsResponse() {
+							continue
+						}
+						answers := approve(m)
+						if m.Get(iso8583.NetworkManagementCode) == "001" && signOns.Add(1) == 1 {
+							answers = test.segment(answers[0])
+						}
+						_ = c.write(answers...)
 					}
+				})
+				l, stop := runLink(t, bubbleConfig(), Options{Dial: dial})
+				synctest.Wait()
+				requireState(t, l, SignedOn, "")
+				if n := signOns.Load(); n != test.signOns {
+					t.Errorf("%s: %d sign-ons, want %d", name, n, test.signOns)
 				}
+				stop()
 			})
-			l, stop := runLink(t, bubbleConfig(), Options{Dial: dial})
-			synctest.Wait()
-			requireState(t, l, SignedOn, "")
-			if n := signOns.Load(); n != 2 {
-				t.Errorf("signed on with the host's sign-off unanswered: %d sign-ons", n)
-			}
-			stop()
-		})
+		}
 	}
 }

@@ -3,6 +3,7 @@ package link
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 )
 
@@ -51,12 +52,23 @@ func (l *Link) register(c *call) error {
 		}
 	}
 	l.pending[c.key] = c
+	for _, key := range c.fallback {
+		l.fallbacks[key] = append(l.fallbacks[key], c)
+	}
 	return nil
 }
 
 // remove takes a call out; the caller holds mu and has found it in the pending map.
 func (l *Link) remove(c *call) {
 	delete(l.pending, c.key)
+	for _, key := range c.fallback {
+		if calls := l.fallbacks[key]; len(calls) > 1 {
+			at := slices.Index(calls, c)
+			l.fallbacks[key] = slices.Delete(calls, at, at+1)
+		} else {
+			delete(l.fallbacks, key)
+		}
+	}
 	if c.socket != nil {
 		c.socket.pending--
 	}
