@@ -148,6 +148,8 @@ type ReversalView struct {
 	Reason         string     `json:"reason"`
 	ResponseCode   string     `json:"response_code,omitempty"`
 	NeedsAttention bool       `json:"needs_attention,omitempty"`
+
+	reopened int16 // how often an approval came after it had been closed without effect
 }
 
 // authorizationBody is the JSON of an authorisation, in answers and in reads alike.

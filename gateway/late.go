@@ -187,10 +187,13 @@ func (l *cardLink) answered(a *Authorization) bool {
 	return false
 }
 
-// closedWithoutEffect tells whether the reversal of the whole is over with nothing undone: the peer held nothing of the original, or the
-// original was declined.
+// closedWithoutEffect tells whether the reversal of the whole was over at some time with nothing undone: the peer held nothing of the
+// original, or the original was declined. An approval that comes then is the first of that, or a copy of the one that reopened it.
 func closedWithoutEffect(a *Authorization) bool {
-	return a.State == Reversed && a.Reversal != nil && (a.Reversal.ClosedAs == string(reversal.AttemptNothingToUndo) || a.Reversal.ClosedAs == string(reversal.AttemptWithdrawn))
+	if a.State != Reversed || a.Reversal == nil {
+		return false
+	}
+	return a.Reversal.reopened > 0 || a.Reversal.ClosedAs == string(reversal.AttemptNothingToUndo) || a.Reversal.ClosedAs == string(reversal.AttemptWithdrawn)
 }
 
 // approves tells whether a response code lets the peer hold money.

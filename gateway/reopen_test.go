@@ -66,6 +66,31 @@ func TestLateApprovalReopensAReversalWithNothingToUndo(t *testing.T) {
 	s.CheckBooks(t)
 }
 
+// TestCopyOfAnApprovalIsADuplicateWhateverBecameOfTheReversal: one that comes once the reversal is owed again, or done, is no news.
+func TestCopyOfAnApprovalIsADuplicateWhateverBecameOfTheReversal(t *testing.T) {
+	t.Parallel()
+	s := gatewaytest.New(t, gatewaytest.Options{Scheme: scheme(
+		sim.Rule{When: sim.Match{MTI: reversals, First: 1}, Then: refused("25")}, sim.Rule{When: sim.Match{MTI: reversals}, Then: lost},
+		sim.Rule{When: sim.Match{MTI: authorizations}, Then: sim.Action{Delay: configs.Duration(2 * lateDelay)}})})
+	v := s.MustAuthorize(t, "key-1", gatewaytest.Purchase("12.34", nil))
+	s.Eventually(t, "reopened", func() bool {
+		return s.Count(t, `SELECT count(*) FROM duty WHERE id = $1 AND reopened = 1`, v.Reversal.ID) == 1
+	})
+	lateAnswer(t, s, v)
+	s.Eventually(t, "a copy while it is owed", func() bool { return journaled(t, s, v.ID, "0110", "duplicate") == 1 })
+	setRules(t, s)
+	s.Eventually(t, "closed again", func() bool { return s.Read(t, v.ID).Reversal.State == "acknowledged" })
+	lateAnswer(t, s, v)
+	s.Eventually(t, "a copy when it is done", func() bool { return journaled(t, s, v.ID, "0110", "duplicate") == 2 })
+	if n := s.Count(t, `SELECT count(*) FROM duty WHERE id = $1 AND reopened = 1 AND state = 'acknowledged'`, v.Reversal.ID); n != 1 || suspense(t, s, v.ID) != 0 {
+		t.Fatalf("%d reversals done, %d in suspense", n, suspense(t, s, v.ID))
+	}
+	if journaled(t, s, v.ID, "0110", "late") != 1 || openExceptions(t, s, v.ID, "approved_after_reversal") != 1 {
+		t.Fatal("not one late approval, or not one exception")
+	}
+	s.CheckBooks(t)
+}
+
 // TestStaleNothingToUndoDoesNotCloseAReopenedReversal: a copy of the answer that closed the reversal, or the answer to one of its earlier
 // attempts, comes behind the approval that reopened it. It speaks of the time before; the money is still out there.
 func TestStaleNothingToUndoDoesNotCloseAReopenedReversal(t *testing.T) {

@@ -78,7 +78,7 @@ const authorizationColumns = `a.id, a.tenant, a.client_reference, coalesce(a.ord
 	a.captured_minor, a.reversed_minor, a.returned_minor, a.duties, a.settlement_date, coalesce(a.additional_amounts, ''), a.currency,
 	coalesce(a.response_code, ''), coalesce(a.approval_code, ''), a.pan_masked, a.pan_sealed, a.pan_key_id, a.pan_hash, a.elements,
 	a.customer_account, a.settlement_account, a.owner_epoch, a.created_at, a.deadline_at, a.updated_at,
-	r.id, r.state, r.closed_as, r.attempts, r.next_at, r.reason, r.response_code, r.needs_attention`
+	r.id, r.state, r.closed_as, r.attempts, r.next_at, r.reason, r.response_code, r.needs_attention, r.reopened`
 
 const authorizationFrom = ` FROM card_authorization a LEFT JOIN duty r ON r.authorization_id = a.id AND r.number = 0 `
 
@@ -89,19 +89,20 @@ func scanAuthorization(row pgx.CollectableRow) (*Authorization, error) {
 	var attempts *int32
 	var nextAt *time.Time
 	var attention *bool
+	var reopened *int16
 	var settled pgtype.Date
 	err := row.Scan(&a.ID, &a.Tenant, &a.ClientReference, &a.OrderReference, &a.Link, &a.Type, &a.State, &a.StateVersion,
 		&a.Reason, &a.MTI, &a.STAN, &a.RRN, &a.TransmissionDateTime, &a.AmountMinor, &a.ApprovedMinor,
 		&a.CapturedMinor, &a.ReversedMinor, &a.ReturnedMinor, &a.Duties, &settled, &a.AdditionalAmounts, &a.Currency,
 		&a.ResponseCode, &a.ApprovalCode, &a.PANMasked, &a.PANSealed, &a.PANKeyID, &a.PANHash, &a.Elements,
 		&a.CustomerAccount, &a.SettlementAccount, &a.OwnerEpoch, &a.CreatedAt, &a.DeadlineAt, &a.UpdatedAt,
-		&id, &state, &closedAs, &attempts, &nextAt, &reason, &responseCode, &attention)
+		&id, &state, &closedAs, &attempts, &nextAt, &reason, &responseCode, &attention, &reopened)
 	if err != nil {
 		return nil, err
 	}
 	a.SettlementDate = settled.Time
 	if id != nil {
-		a.Reversal = &ReversalView{ID: *id, State: *state, Attempts: *attempts, Reason: *reason, NeedsAttention: *attention}
+		a.Reversal = &ReversalView{ID: *id, State: *state, Attempts: *attempts, Reason: *reason, NeedsAttention: *attention, reopened: *reopened}
 		if *state == "owed" {
 			due := nextAt.UTC()
 			a.Reversal.NextAt = &due

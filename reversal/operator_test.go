@@ -43,7 +43,7 @@ func resume(t *testing.T, db *pgtest.DB, id uuid.UUID, reason string, now time.T
 func TestSuspendedIsResumedAndAcknowledged(t *testing.T) {
 	t.Parallel()
 	db := pgtest.NewDB(t)
-	now := moment()
+	now := moment().Add(time.Second) // a person comes later than what was refused
 	refused, other := suspended(t, db, 1, now.Add(-time.Hour)), suspended(t, db, 2, now)
 	age(t, db, refused.ID, now.Add(-24*time.Hour))
 	if err := resume(t, db, refused.ID, "  the scheme has fixed its table  ", now); err != nil {
@@ -83,8 +83,8 @@ func TestSuspendedIsResumedAndAcknowledged(t *testing.T) {
 func TestResumedDutyIsNotAnOldOne(t *testing.T) {
 	t.Parallel()
 	db := pgtest.NewDB(t)
-	now := moment()
-	id := suspended(t, db, 1, now.Add(-time.Hour)).ID
+	id := suspended(t, db, 1, moment().Add(-time.Hour)).ID
+	now := moment().Add(time.Second) // a person comes later than what was refused
 	age(t, db, id, now.Add(-24*time.Hour))
 	if err := resume(t, db, id, "told to go on", now); err != nil {
 		t.Fatal(err)

@@ -320,3 +320,29 @@ func TestNextDueAndBacklog(t *testing.T) {
 		t.Errorf("suspended: %+v", b)
 	}
 }
+
+// TestNothingToUndoClosesAReopenedDutyOnlyAsItsClaimSays: said of an earlier attempt, it is older than what reopened the duty.
+func TestNothingToUndoClosesAReopenedDutyOnlyAsItsClaimSays(t *testing.T) {
+	t.Parallel()
+	db := pgtest.NewDB(t)
+	now := moment()
+	for stan, c := range []struct {
+		outcome reversal.Outcome
+		claimed bool
+		closes  bool
+	}{{reversal.AttemptNothingToUndo, false, false}, {reversal.AttemptNothingToUndo, true, true}, {reversal.AttemptAcknowledged, false, true}} {
+		id := uuid.New()
+		owe(t, db, id, original(t, db, stan+1), now)
+		claimed := claim(t, db, 1, now, 1)[0]
+		if _, err := db.Pool.Exec(t.Context(), `UPDATE duty SET reopened = 1 WHERE id = $1`, id); err != nil {
+			t.Fatal(err)
+		}
+		r := result{id: id, attempt: 1, outcome: c.outcome}
+		if c.claimed {
+			r.claimed = claimed.NextAt
+		}
+		if from, _ := resolve(t, db, r); (from == reversal.Owed) != c.closes {
+			t.Errorf("%+v: moved from %q", c, from)
+		}
+	}
+}
