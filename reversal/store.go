@@ -110,6 +110,13 @@ func ResolveFrom(source, ids string) string {
 // closings are the outcomes that close a duty; each is kept as what it was closed as.
 const closings = `'acknowledged', 'nothing_to_undo', 'withdrawn'`
 
+// claimable is the condition on a duty r of a link that may be sent when its time comes: none of its authorisation's that was owed
+// before it is still owed, and the capture that it undoes has been taken by the scheme. What undoes a capture that the scheme refused
+// waits for the person who resumes that one: sent before, it would be answered with "not found", and mean nothing.
+const claimable = `r.state = 'owed' AND r.link = @link
+	AND NOT EXISTS (SELECT FROM duty e WHERE e.authorization_id = r.authorization_id AND e.state = 'owed' AND (e.created_at, e.number) < (r.created_at, r.number))
+	AND NOT EXISTS (SELECT FROM duty c WHERE c.id = r.undoes AND c.state <> 'acknowledged')`
+
 // Claim takes up to limit duties of one link that are due, oldest first, for one attempt each: the attempt is counted in the
 // caller's transaction, before its message leaves. Duties of one authorisation go one after the other, in the order in which they
 // were owed; those of others never wait for them. Until claimUntil nobody else takes what was claimed; that only spaces the
@@ -119,9 +126,7 @@ func Claim(ctx context.Context, tx pgx.Tx, link string, epoch int64, now, claimU
 		WITH due AS MATERIALIZED (
 			SELECT r.id, c.id AS capture_id, c.number AS capture_number, c.stan AS capture_stan, c.created_at AS capture_created_at
 			FROM duty r LEFT JOIN duty c ON c.id = r.undoes
-			WHERE r.state = 'owed' AND r.link = @link AND r.next_at <= @now
-			AND NOT EXISTS (SELECT FROM duty e WHERE e.authorization_id = r.authorization_id AND e.state = 'owed'
-				AND (e.created_at, e.number) < (r.created_at, r.number))
+			WHERE `+claimable+` AND r.next_at <= @now
 			ORDER BY r.next_at LIMIT @limit FOR NO KEY UPDATE OF r SKIP LOCKED
 		)
 		UPDATE duty d SET attempts = d.attempts + 1, next_at = @claim_until, claim_epoch = @epoch, updated_at = greatest(@now, d.updated_at)
@@ -177,9 +182,9 @@ func ReleaseClaims(ctx context.Context, tx pgx.Tx, endedEpochs []int64, now time
 	return nil
 }
 
-// NextDue is when the link's next duty is due; the zero time when none is owed.
+// NextDue is when the link's next duty is due that waits for no other; the zero time when none is owed.
 func NextDue(ctx context.Context, db Querier, link string) (time.Time, error) {
-	rows, err := db.Query(ctx, `SELECT next_at FROM duty WHERE state = 'owed' AND link = @link ORDER BY next_at LIMIT 1`,
+	rows, err := db.Query(ctx, `SELECT r.next_at FROM duty r WHERE `+claimable+` ORDER BY r.next_at LIMIT 1`,
 		pgx.NamedArgs{"link": link})
 	if err != nil {
 		return time.Time{}, fmt.Errorf("select next reversal: %w", err)
