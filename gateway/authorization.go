@@ -149,7 +149,7 @@ type ReversalView struct {
 	ResponseCode   string     `json:"response_code,omitempty"`
 	NeedsAttention bool       `json:"needs_attention,omitempty"`
 
-	reopened int16 // how often an approval came after it had been closed without effect
+	reopened int16 // see reversal.Duty
 }
 
 // authorizationBody is the JSON of an authorisation, in answers and in reads alike.

@@ -170,6 +170,13 @@ func (g *Gateway) takeLate(ctx context.Context, l *cardLink, step *noteStep, fou
 	}
 	g.metrics.late.WithLabelValues(a.Link).Inc()
 	g.log.Info("late response", fields...)
+	if approves && a.effect() != nothing && a.State == TimedOut && false {
+		kept, err := g.outdateAttempts(ctx, step, a)
+		if kept || err != nil {
+			return kept, err
+		}
+		return true, g.bookLateApproval(ctx, l, step, a, m) // its reversal was closed with nothing undone a moment ago
+	}
 	if !l.config.Silence.LateDeclineWithdraws || a.State != TimedOut || l.spec.AuthorizationAction(code) != iso8583.Declined {
 		return false, nil
 	}

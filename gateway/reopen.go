@@ -127,6 +127,28 @@ func (g *Gateway) bookUnheld(ctx context.Context, tx pgx.Tx, step *noteStep, ori
 	return undoes, err
 }
 
+// outdateAttempts keeps a late approval of what timed out, whose reversal is under way. "Nothing to undo", said of an attempt that was made
+// before the approval came, is older than it and no longer closes the reversal: another attempt asks again. done is false when the
+// reversal was closed with nothing undone before: then the approval reopens it.
+func (g *Gateway) outdateAttempts(ctx context.Context, step *noteStep, original *Authorization) (done bool, err error) {
+	err = pgx.BeginFunc(ctx, g.db, func(tx pgx.Tx) error {
+		whole, owed, err := selectWholeForUpdate(ctx, tx, original.ID)
+		if err != nil || owed && whole.state == reversal.Acknowledged && whole.closedAs != reversal.AttemptAcknowledged {
+			return err
+		}
+		fresh, err := insertLateMessage(ctx, tx, step)
+		if err == nil && fresh && owed && whole.state != reversal.Acknowledged && whole.attempts > 0 {
+			err = updateOutdated(ctx, tx, original.ID)
+		}
+		done = err == nil
+		return err
+	})
+	if err != nil {
+		return false, permanent(err)
+	}
+	return done, nil
+}
+
 // lateApprovalDetail is what a person reads.
 func lateApprovalDetail(a *Authorization, undoes bool) string {
 	if undoes {

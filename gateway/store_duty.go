@@ -73,7 +73,7 @@ WITH u AS (
 	UPDATE card_authorization a SET state = CASE
 			WHEN t.whole AND w.state IN ('timed_out', 'approved') THEN 'reversed'
 			WHEN t.part AND w.state = 'approved' AND w.captured_minor + w.reversed_minor = w.approved_minor AND NOT EXISTS (
-				SELECT FROM duty d WHERE d.authorization_id = a.id AND d.kind = 'reversal' AND d.undoes IS NULL AND d.state <> 'acknowledged' AND d.id <> ALL($1::uuid[]))
+				SELECT FROM duty d WHERE d.authorization_id = a.id AND d.kind = 'reversal' AND d.undoes IS NULL AND d.state <> 'acknowledged' AND d.id NOT IN (SELECT id FROM undone))
 			THEN CASE WHEN w.captured_minor > 0 THEN 'captured' ELSE 'reversed' END
 			ELSE w.state END,
 		returned_minor = a.returned_minor + t.returned_minor, state_version = a.state_version + 1, updated_at = greatest(t.at, a.updated_at)

@@ -108,8 +108,8 @@ type wholeRow struct {
 // selectWholeForUpdate locks the reversal of the whole, before its authorisation as whoever resolves it does; found is false when none is
 // owed.
 func selectWholeForUpdate(ctx context.Context, tx pgx.Tx, authorization uuid.UUID) (row wholeRow, found bool, err error) {
-	err = tx.QueryRow(ctx, `SELECT state, coalesce(closed_as, ''), attempts, claim_epoch IS NOT NULL FROM duty WHERE id = @id FOR UPDATE`,
-		pgx.NamedArgs{"id": reversal.WholeID(authorization)}).Scan(&row.state, &row.closedAs, &row.attempts, &row.claimed)
+	err = tx.QueryRow(ctx, `SELECT state, coalesce(closed_as, ''), attempts, claim_epoch IS NOT NULL FROM duty
+		WHERE authorization_id = @authorization AND number = 0 FOR UPDATE`, pgx.NamedArgs{"authorization": authorization}).Scan(&row.state, &row.closedAs, &row.attempts, &row.claimed)
 	if isNoRows(err) {
 		return wholeRow{}, false, nil
 	}
@@ -132,7 +132,7 @@ func updateReopened(ctx context.Context, tx pgx.Tx, authorization uuid.UUID, fro
 		WITH reopened AS (
 			UPDATE duty SET state = @to, state_version = state_version + 1, reopened = reopened + 1, closed_as = NULL, next_at = @now,
 				claim_epoch = NULL, response_code = NULL, updated_at = @now
-			WHERE id = @id AND state = @from RETURNING id, kind, state_version
+			WHERE authorization_id = @authorization AND number = 0 AND state = @from RETURNING id, kind, state_version
 		), duty_history AS (
 			INSERT INTO state_history (subject_id, state_version, subject, from_state, to_state, reason, at)
 			SELECT id, state_version, kind, @from, @to, @event, @now FROM reopened
@@ -141,10 +141,20 @@ func updateReopened(ctx context.Context, tx pgx.Tx, authorization uuid.UUID, fro
 		)
 		INSERT INTO state_history (subject_id, state_version, subject, from_state, to_state, reason, at)
 		SELECT id, state_version, 'authorization', state, state, @event, @now FROM moved`,
-		pgx.NamedArgs{"id": reversal.WholeID(authorization), "authorization": authorization, "from": string(from), "to": string(to),
-			"event": eventReversalReopened, "now": now})
+		pgx.NamedArgs{"authorization": authorization, "from": string(from), "to": string(to), "event": eventReversalReopened, "now": now})
 	if err != nil {
 		return fmt.Errorf("reopen reversal: %w", err)
+	}
+	return nil
+}
+
+// updateOutdated marks a locked reversal as one whose attempts so far were made before an approval came, once however many copies of it
+// come. Its schedule stays; the microsecond only ends the claim of an attempt that is being made.
+func updateOutdated(ctx context.Context, tx pgx.Tx, authorization uuid.UUID) error {
+	_, err := tx.Exec(ctx, `UPDATE duty SET reopened = reopened + 1, next_at = next_at + interval '1 microsecond'
+		WHERE authorization_id = @authorization AND number = 0 AND reopened = 0`, pgx.NamedArgs{"authorization": authorization})
+	if err != nil {
+		return fmt.Errorf("outdate attempts of reversal: %w", err)
 	}
 	return nil
 }
@@ -152,7 +162,7 @@ func updateReopened(ctx context.Context, tx pgx.Tx, authorization uuid.UUID, fro
 var withdrawnSQL = `
 	WITH withdrawn AS (
 		UPDATE duty SET state = @duty_to, state_version = state_version + 1, closed_as = @outcome, response_code = @code, needs_attention = false, updated_at = @now
-		WHERE id = @id AND state = @duty_from RETURNING id, kind, state_version
+		WHERE authorization_id = @authorization AND number = 0 AND state = @duty_from RETURNING id, kind, state_version
 	), duty_history AS (
 		INSERT INTO state_history (subject_id, state_version, subject, from_state, to_state, reason, response_code, at)
 		SELECT id, state_version, kind, @duty_from, @duty_to, @outcome, @code, @now FROM withdrawn
@@ -176,9 +186,8 @@ var withdrawnSQL = `
 // updateWithdrawn closes a locked reversal of which nothing was sent, ends its authorisation and lets the hold go. hit says that the
 // ledger had let it go already.
 func updateWithdrawn(ctx context.Context, tx pgx.Tx, a *Authorization, to State, code string, now time.Time) (hit bool, err error) {
-	err = tx.QueryRow(ctx, withdrawnSQL, pgx.NamedArgs{"id": reversal.WholeID(a.ID), "duty_from": string(reversal.Owed),
-		"duty_to": string(reversal.Acknowledged), "outcome": string(reversal.AttemptWithdrawn), "code": code, "authorization": a.ID,
-		"from": string(a.State), "to": string(to), "event": eventLateDecline, "held": a.held(), "now": now}).Scan(&hit)
+	err = tx.QueryRow(ctx, withdrawnSQL, pgx.NamedArgs{"duty_from": string(reversal.Owed), "duty_to": string(reversal.Acknowledged),
+		"outcome": string(reversal.AttemptWithdrawn), "code": code, "authorization": a.ID, "from": string(a.State), "to": string(to), "event": eventLateDecline, "held": a.held(), "now": now}).Scan(&hit)
 	if err != nil {
 		return false, fmt.Errorf("withdraw reversal: %w", err)
 	}

@@ -77,8 +77,8 @@ func selectUnheld(ctx context.Context, db querier, id uuid.UUID) (unheld bool, e
 // made keeps its time.
 func updateDue(ctx context.Context, db *pgxpool.Pool, authorization uuid.UUID, now time.Time) error {
 	_, err := db.Exec(ctx, `UPDATE duty SET next_at = @now, updated_at = greatest(@now, updated_at)
-		WHERE id = @id AND state = 'owed' AND reason = ANY(@asked) AND claim_epoch IS NULL AND next_at > @now`,
-		pgx.NamedArgs{"id": reversal.WholeID(authorization), "asked": []string{string(reversal.Customer), string(reversal.Undelivered)}, "now": now})
+		WHERE authorization_id = @authorization AND number = 0 AND state = 'owed' AND reason = ANY(@asked) AND claim_epoch IS NULL AND next_at > @now`,
+		pgx.NamedArgs{"authorization": authorization, "asked": []string{string(reversal.Customer), string(reversal.Undelivered)}, "now": now})
 	if err != nil {
 		return fmt.Errorf("make reversal due: %w", err)
 	}

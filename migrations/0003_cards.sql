@@ -19,7 +19,7 @@ ALTER TABLE duty
     ADD COLUMN client_reference text,                        -- of a capture: the client's own name for it
     ADD COLUMN stan             text,                        -- DE 11 where it is not the original's; fixed by the first attempt
     ADD COLUMN closed_as        text,
-    ADD COLUMN reopened         smallint NOT NULL DEFAULT 0, -- how often an approval came after "original not found"
+    ADD COLUMN reopened         smallint NOT NULL DEFAULT 0, -- how often an approval came after "original not found", or after an attempt that may yet be answered so
     ADD CONSTRAINT duty_once UNIQUE (authorization_id, number),
     ADD CONSTRAINT duty_undoes_once UNIQUE (undoes),
     ADD CONSTRAINT duty_undoes_capture FOREIGN KEY (undoes) REFERENCES duty (id),
@@ -71,7 +71,7 @@ CREATE TABLE tombstone (
     client_reference text NOT NULL,
     reason           text NOT NULL,
     created_at       timestamptz NOT NULL,
-    CONSTRAINT tombstone_once UNIQUE (tenant, client_reference)
+    CONSTRAINT tombstone_once UNIQUE (client_reference, tenant) -- in this order, since operators look for a reference of any tenant
 );
 GRANT SELECT, INSERT ON tombstone TO schemegate_writer;
 CREATE TRIGGER tombstone_append_only BEFORE UPDATE OR DELETE ON tombstone FOR EACH ROW EXECUTE FUNCTION deny_change();
@@ -79,13 +79,14 @@ CREATE TRIGGER tombstone_no_truncate BEFORE TRUNCATE ON tombstone FOR EACH STATE
 
 -- The dedup journal: what was recognised as a repeat and cut off, or refused as one. It decides nothing.
 CREATE TABLE duplicate (
-    id          uuid PRIMARY KEY,
+    id          uuid NOT NULL,
     at          timestamptz NOT NULL,
     tenant      text NOT NULL,
     source      text NOT NULL,
     reason      text NOT NULL,
     key         text NOT NULL,
     original_id uuid,
+    CONSTRAINT duplicate_key PRIMARY KEY (tenant, id), -- a tenant reads its own, newest first
     CONSTRAINT duplicate_source_known CHECK (source IN ('client', 'scheme'))
 );
 -- A timeline reads what was open, too.

@@ -31,7 +31,7 @@ type Duty struct {
 	Final           bool  // of a capture: no other one follows
 	Reason          Reason
 	STAN            string    // DE 11 where it is not the original's; "" otherwise and before the first attempt
-	Reopened        int16     // how often an approval came after "original not found"
+	Reopened        int16     // how often an approval came after "original not found", or after an attempt that may yet be answered so
 	Attempt         int32     // from 1; the attempt this claim is for
 	NextAt          time.Time // when the claim runs out; until then nobody else takes the duty
 	CreatedAt       time.Time // DE 7 of the message, the same in every attempt
