@@ -58,6 +58,9 @@ func (g *Gateway) Authorize(ctx context.Context, call AuthorizeCall) (Answer, er
 	f, err := g.prepare(ctx, l, call, digest)
 	if err != nil {
 		g.inFlight.Done()
+		if known := (*Error)(nil); !errors.As(err, &known) {
+			err = Errorf(CodeInternal, err, "") // nothing is recorded yet
+		}
 		return g.repeatOr(ctx, call, digest, err)
 	}
 	go func() {

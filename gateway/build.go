@@ -69,7 +69,10 @@ func (o *outgoing) fault(field string, err error) {
 // buildRequest makes the 0100 of a new authorisation, and returns it encoded. The message is whole before anything is
 // recorded: what cannot be packed fails alone, with nothing claimed and nothing sent.
 func (l *cardLink) buildRequest(req *AuthorizationRequest, a *Authorization) (*iso8583.Message, []byte, error) {
-	kind := l.config.Types[req.Type]
+	kind, taken := l.config.Types[req.Type]
+	if !taken {
+		return nil, nil, &Error{Code: CodeValidationFailed, Detail: "1 fault", Faults: []FieldFault{{"type", "link " + a.Link + " does not take it"}}}
+	}
 	mti, err := iso8583.ParseMTI(kind.MTI)
 	if err != nil {
 		return nil, nil, fmt.Errorf("link %s: type %s: %w", a.Link, req.Type, err)

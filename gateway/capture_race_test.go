@@ -335,3 +335,24 @@ func TestDutiesOfOneAuthorizationAreBounded(t *testing.T) {
 	mustRefuse(t, err, gateway.CodeTooManyDuties, 409)
 	verifyLedger(t, s)
 }
+
+// TestClaimHoldsNoTransactionWhileItWaitsForSTANs: with a worker for each of many links, every connection may be in a claim's hands when
+// the leases run out together, at the turn of an hour.
+func TestClaimHoldsNoTransactionWhileItWaitsForSTANs(t *testing.T) {
+	t.Parallel()
+	s := gatewaytest.New(t, gatewaytest.Options{})
+	v := s.MustAuthorize(t, "key-1", gatewaytest.Purchase("12.34", nil))
+	for range s.DB.Pool.Config().MaxConns - 1 {
+		taken, err := s.DB.Pool.Acquire(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(taken.Release)
+	}
+	s.Gateway.DropLease(gatewaytest.LinkName)
+	mustCapture(t, s, v.ID, "12.34", nil)
+	awaitDuties(t, s, v.ID)
+	if n := s.Logs.FilterMessage("reversals not claimed").Len(); n != 0 {
+		t.Fatalf("%d claims failed", n)
+	}
+}

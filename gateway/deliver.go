@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -26,15 +27,46 @@ func (g *Gateway) worker(l *cardLink) *reversal.Worker {
 	}
 }
 
+// claimTries bounds how often a claim is begun again that needs more STANs than were taken for it.
+const claimTries = 3
+
 // claimDuties counts the attempts and journals their messages in one transaction, before a byte of them leaves. What turns out to
 // be not due, since its original is still running, or not to be sent at all, since that was declined or never left, comes back with
 // what is to be written down instead.
 func (g *Gateway) claimDuties(ctx context.Context, l *cardLink, limit int) (duties []reversal.Duty, err error) {
-	now := g.now()
-	until := now.Add(l.config.Silence.AnswerWithin.Std() + reversal.ClaimMargin)
 	// A claim that was begun is brought to its end: a cancelled COMMIT would count an attempt that is never made.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), readTimeout)
 	defer cancel()
+	var stans []string
+	for try := 1; ; try++ {
+		var missing errSTANsMissing
+		duties, err = g.claimWith(ctx, l, limit, stans)
+		if !errors.As(err, &missing) || try == claimTries {
+			break
+		}
+		// A lease has a connection of its own, for which no transaction may wait while it holds one.
+		for range int(missing) {
+			stan, _, err := l.references.Next(ctx, g.now())
+			if err != nil {
+				return nil, fmt.Errorf("claim duties of link %s: %w", l.name, err)
+			}
+			stans = append(stans, stan)
+		}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("claim duties of link %s: %w", l.name, err)
+	}
+	return duties, nil
+}
+
+// errSTANsMissing is how many more STANs a claim needs than it was given: nothing of it stays.
+type errSTANsMissing int
+
+func (n errSTANsMissing) Error() string { return fmt.Sprintf("%d STANs are missing", int(n)) }
+
+func (g *Gateway) claimWith(ctx context.Context, l *cardLink, limit int, stans []string) (duties []reversal.Duty, err error) {
+	now := g.now()
+	until := now.Add(l.config.Silence.AnswerWithin.Std() + reversal.ClaimMargin)
 	err = pgx.BeginFunc(ctx, g.db, func(tx pgx.Tx) error {
 		if duties, err = reversal.Claim(ctx, tx, l.name, g.epoch, now, until, limit); err != nil || len(duties) == 0 {
 			return err
@@ -50,15 +82,12 @@ func (g *Gateway) claimDuties(ctx context.Context, l *cardLink, limit int) (duti
 		for i := range duties {
 			duties[i].Premature = premature(originals[duties[i].AuthorizationID], duties[i])
 		}
-		if err := g.fixSTANs(ctx, tx, l, duties, now); err != nil {
+		if err := l.fixSTANs(ctx, tx, duties, stans); err != nil {
 			return err
 		}
 		return g.journalAttempts(ctx, tx, l, duties, originals, now)
 	})
-	if err != nil {
-		return nil, fmt.Errorf("claim duties of link %s: %w", l.name, err)
-	}
-	return duties, nil
+	return duties, err
 }
 
 // premature is what stands against sending a duty now: its original is still running, or there is nothing of it at the scheme, unless
@@ -73,27 +102,27 @@ func premature(original *Authorization, d reversal.Duty) reversal.Outcome {
 	return ""
 }
 
-// fixSTANs gives a STAN of its own to each duty that needs one and has none yet: captures, what undoes them or only a part, and
-// every reversal where the profile wants new ones.
-func (g *Gateway) fixSTANs(ctx context.Context, tx pgx.Tx, l *cardLink, duties []reversal.Duty, now time.Time) error {
+// fixSTANs gives one of the STANs to each duty that needs one of its own and has none yet: captures, what undoes them or only a part, and
+// every reversal where the profile wants new ones. It returns errSTANsMissing when they do not suffice.
+func (l *cardLink) fixSTANs(ctx context.Context, tx pgx.Tx, duties []reversal.Duty, stans []string) error {
 	var ids []uuid.UUID
-	var stans []string
 	for i := range duties {
 		d := &duties[i]
 		if d.STAN != "" || d.Premature != "" || d.Number == 0 && l.config.Reversal.STAN == stanOriginal {
 			continue
 		}
-		stan, _, err := l.references.Next(ctx, now)
-		if err != nil {
-			return err
+		if len(ids) < len(stans) {
+			d.STAN = stans[len(ids)]
 		}
-		d.STAN = stan
-		ids, stans = append(ids, d.ID), append(stans, stan)
+		ids = append(ids, d.ID)
 	}
-	if len(ids) == 0 {
+	switch missing := len(ids) - len(stans); {
+	case missing > 0:
+		return errSTANsMissing(missing)
+	case len(ids) == 0:
 		return nil
 	}
-	return reversal.FixSTANs(ctx, tx, ids, stans)
+	return reversal.FixSTANs(ctx, tx, ids, stans[:len(ids)])
 }
 
 func (g *Gateway) journalAttempts(ctx context.Context, tx pgx.Tx, l *cardLink, duties []reversal.Duty, originals map[uuid.UUID]*Authorization, now time.Time) error {

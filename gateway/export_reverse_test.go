@@ -23,3 +23,11 @@ func (g *Gateway) CutOver(name, date string) { g.cutOver(g.links[name], date) }
 func (g *Gateway) CheckWhenDue(ctx context.Context, now time.Time) error {
 	return g.checkWhenDue(ctx, now)
 }
+
+// DropLease makes a link's next number need a lease.
+func (g *Gateway) DropLease(name string) {
+	r := g.links[name].references
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.next = r.end
+}

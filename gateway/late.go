@@ -170,7 +170,7 @@ func (g *Gateway) takeLate(ctx context.Context, l *cardLink, step *noteStep, fou
 	}
 	g.metrics.late.WithLabelValues(a.Link).Inc()
 	g.log.Info("late response", fields...)
-	if approves && a.effect() != nothing && a.State == TimedOut && false {
+	if approves && a.effect() != nothing && a.State == TimedOut {
 		kept, err := g.outdateAttempts(ctx, step, a)
 		if kept || err != nil {
 			return kept, err

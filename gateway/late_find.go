@@ -42,14 +42,17 @@ func (g *Gateway) findLate(ctx context.Context, l *cardLink, m *iso8583.Message,
 	if !l.spec.IsResponse(m.MTI()) {
 		return lateSubject{}, nil
 	}
-	stan, rrn, since := m.Get(iso8583.STAN), m.Get(iso8583.RRN), at.Add(-stanAloneWithin)
+	stan, rrn, since, key := m.Get(iso8583.STAN), m.Get(iso8583.RRN), at.Add(-stanAloneWithin), l.keyElements(m.MTI())
+	if rrn != "" && !slices.Contains(key, iso8583.STAN) {
+		stan = "" // a host that rewrites it
+	}
 	switch kind := l.answers(m.MTI()); kind {
 	case answersNothing:
 		return lateSubject{}, nil
 	case answersRequest:
 		dateTime := m.Get(iso8583.TransmissionDateTime)
-		if !slices.Contains(l.config.Correlation, iso8583.TransmissionDateTime) {
-			dateTime = "" // a host that rewrites it
+		if !slices.Contains(key, iso8583.TransmissionDateTime) {
+			dateTime = "" // likewise
 		}
 		found, err := selectOriginals(ctx, g.db, l.name, stan, dateTime, rrn, since)
 		if err != nil {
@@ -63,6 +66,16 @@ func (g *Gateway) findLate(ctx context.Context, l *cardLink, m *iso8583.Message,
 		}
 		return g.onlyDuty(ctx, duties)
 	}
+}
+
+// keyElements are those by which the profile takes a response for the answer to its request. A host may rewrite all others.
+func (l *cardLink) keyElements(response iso8583.MTI) []iso8583.Element {
+	for request, elements := range l.config.Correlations {
+		if l.spec.ResponseTo(request) == response {
+			return elements
+		}
+	}
+	return l.config.Correlation
 }
 
 // What a response can answer: a kind of duty, or one of these.

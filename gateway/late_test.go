@@ -2,6 +2,7 @@ package gateway_test
 
 import (
 	"bytes"
+	"maps"
 	"strings"
 	"testing"
 	"time"
@@ -237,4 +238,38 @@ func TestInterimAnswerDecidesNothing(t *testing.T) {
 		t.Fatalf("answer %+v", v)
 	}
 	s.Eventually(t, "interim answer kept", func() bool { return journaled(t, s, v.ID, "0110", "unmatched") == 1 })
+}
+
+// TestS37_LateAnswerIsFoundByTheKeyOfItsExchange: what the profile leaves out of that key, the host may have rewritten.
+func TestS37_LateAnswerIsFoundByTheKeyOfItsExchange(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		key       []iso8583.Element
+		rewritten map[iso8583.Element]string
+	}{
+		"without DE 7":           {[]iso8583.Element{iso8583.STAN, iso8583.TerminalID}, map[iso8583.Element]string{iso8583.TransmissionDateTime: "0102030405"}},
+		"without DE 7 and DE 11": {[]iso8583.Element{iso8583.RRN}, map[iso8583.Element]string{iso8583.TransmissionDateTime: "0102030405", iso8583.STAN: "999998"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := gatewaytest.New(t, gatewaytest.Options{
+				Scheme: scheme(sim.Rule{When: sim.Match{MTI: authorizations}, Then: lost}),
+				Link: func(l *gateway.LinkConfig) {
+					l.Correlations = map[iso8583.MTI][]iso8583.Element{iso8583.MTIAuthorizationRequest: c.key}
+					l.Silence.ReversalDelay = configs.Duration(time.Hour)
+				},
+			})
+			v := s.MustAuthorize(t, "key-1", gatewaytest.Purchase("12.34", nil))
+			elements := map[iso8583.Element]string{iso8583.PAN: gatewaytest.PAN, iso8583.AmountTransaction: "000000001234", iso8583.STAN: v.STAN,
+				iso8583.TransmissionDateTime: v.DateTime, iso8583.RRN: v.RRN, iso8583.ResponseCode: "00", iso8583.TerminalID: "TERM0001"}
+			maps.Copy(elements, c.rewritten)
+			s.Gateway.TakeLate(gatewaytest.LinkName, answerOf(t, s, iso8583.MTIAuthorizationResponse, elements))
+			s.Eventually(t, "answer kept", func() bool {
+				return s.Count(t, `SELECT count(*) FROM message WHERE direction = 'in' AND mti = '0110'`) == 1
+			})
+			if journaled(t, s, v.ID, "0110", "late") != 1 {
+				t.Fatal("the answer was not taken for its original's")
+			}
+		})
+	}
 }

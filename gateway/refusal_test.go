@@ -140,3 +140,32 @@ func TestMoreThanMayBeInFlightIsRefused(t *testing.T) {
 		t.Fatalf("%d taken, %d sent", taken, n)
 	}
 }
+
+// TestTypeThatTheLinkDoesNotTakeIsRefused: the profile lists what its scheme takes, and nothing is recorded of anything else.
+func TestTypeThatTheLinkDoesNotTakeIsRefused(t *testing.T) {
+	t.Parallel()
+	s := gatewaytest.New(t, gatewaytest.Options{Link: func(l *gateway.LinkConfig) {
+		l.Types = map[gateway.AuthorizationType]gateway.TypeConfig{gateway.Purchase: l.Types[gateway.Purchase]}
+	}})
+	_, err := s.Authorize(t, "key-1", gatewaytest.Purchase("12.00", map[string]any{"type": "cash"}))
+	if e := code(t, err); e.Code != gateway.CodeValidationFailed || e.Sent() != gateway.SentNo || len(e.Faults) != 1 || e.Faults[0].Field != "type" {
+		t.Fatalf("refused with %+v", e)
+	}
+	if n := s.Count(t, `SELECT count(*) FROM idempotency_claim`); n != 0 {
+		t.Errorf("%d claims", n)
+	}
+	if v := s.MustAuthorize(t, "key-1", gatewaytest.Purchase("12.00", nil)); v.State != "approved" {
+		t.Errorf("the key is used up: %s", v.State)
+	}
+}
+
+// TestOwnCardNumberInGroupsIsRefusedAsAKey: keys are kept in clear.
+func TestOwnCardNumberInGroupsIsRefusedAsAKey(t *testing.T) {
+	t.Parallel()
+	s := gatewaytest.New(t, gatewaytest.Options{})
+	for _, key := range []string{"4111 1111 1111 1111", "4111-1111-1111-1111", "x4111111111111111"} {
+		if _, err := s.Authorize(t, key, gatewaytest.Purchase("12.00", nil)); code(t, err).Code != gateway.CodeKeyMalformed {
+			t.Errorf("%v", err)
+		}
+	}
+}

@@ -75,7 +75,9 @@ func TestHostileAnswersAreNeverTakenForAnApproval(t *testing.T) {
 // TestNotSignedOnAnswerSignsOnAndSendsNothingAgain (S65): the decline stands, the next request is a new one.
 func TestNotSignedOnAnswerSignsOnAndSendsNothingAgain(t *testing.T) {
 	t.Parallel()
-	s := gatewaytest.New(t, gatewaytest.Options{Link: func(l *gateway.LinkConfig) { l.Spec.ResponseCodes = map[string]string{"89": "not_signed_on", "58": "not_signed_on"} }})
+	s := gatewaytest.New(t, gatewaytest.Options{Link: func(l *gateway.LinkConfig) {
+		l.Spec.ResponseCodes = map[string]string{"89": "not_signed_on", "58": "not_signed_on"}
+	}})
 	signOns := networkCodes(s, "001")
 	v := s.MustAuthorize(t, "key-1", gatewaytest.Purchase("11.13", nil))
 	if v.State != "declined" || v.Retry != "new_key" {

@@ -67,7 +67,7 @@ func (d *demo) tell(ctx context.Context) error {
 		{"An answer that never comes", d.tellSilence},
 		{"An approval that comes too late", d.tellLateApproval},
 		{"The daemon is killed between the question and the answer", d.tellCrash},
-		{"A capture of a part; the rest is let go", d.tellCapture},
+		{"A part is taken back, the rest is captured", d.tellCapture},
 		{"The client gives up, and its request comes after all", d.tellGivenUp},
 		{"Where is my payment?", d.tellTrack},
 		{"The books", d.tellBooks},
@@ -98,7 +98,7 @@ Everything is still up. Try, from another terminal:
 
   curl -s -H 'Authorization: Bearer %[1]s' http://%[3]s/v1/links
   curl -s http://%[4]s/readyz
-  curl -s http://%[4]s/metrics | grep schemegate_reversals
+  curl -s http://%[4]s/metrics | grep schemegate_reversal
   %[5]s track order-4 --config %[6]s
   %[5]s links --config %[6]s
   %[5]s ledger verify --config %[6]s

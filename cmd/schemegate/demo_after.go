@@ -13,7 +13,7 @@ import (
 	"github.com/schemegate/schemegate/iso8583"
 )
 
-// tellCapture captures a part of an approval; it is the final capture, so the rest of the hold ends on both sides.
+// tellCapture takes a part of an approval back and captures the rest, so that nothing of the hold is left on either side.
 func (d *demo) tellCapture(ctx context.Context) error {
 	approved, err := d.purchase(ctx, "key-hotel", "order-6", "30.00")
 	if err != nil {
@@ -23,21 +23,27 @@ func (d *demo) tellCapture(ctx context.Context) error {
 		return err
 	}
 	path := "/v1/authorizations/" + approved.view.ID
-	capture, err := d.stand.post(ctx, path+"/captures", "key-capture",
-		map[string]any{"client_reference": "order-6-checkout", "amount": "20.00", "final": true})
+	part, err := d.stand.post(ctx, path+"/reversals", "key-part", map[string]any{"amount": "10.00"})
 	if err != nil {
 		return err
 	}
-	d.say("POST captures, 20.00 of it, final  =>  %d, %s", capture.status, capture.view.State)
+	d.say("POST reversals, 10.00 of it  =>  %d, %s", part.status, part.view.State)
+	if v := part.view; part.status != http.StatusCreated || v.Amount != "10.00" || v.State != "owed" {
+		return fmt.Errorf("the partial reversal got %d %s", part.status, part.body)
+	}
+	if err := d.awaitAcknowledged(ctx, path+"/reversals/"+part.view.ID); err != nil {
+		return err
+	}
+	d.say("-> 0420, <- 0430 acknowledged: 10.00 released, 20.00 stand")
+	capture, err := d.stand.post(ctx, path+"/captures", "key-capture", map[string]any{"client_reference": "order-6-checkout"})
+	if err != nil {
+		return err
+	}
+	d.say("POST captures, what remains  =>  %d, %s", capture.status, capture.view.State)
 	if v := capture.view; capture.status != http.StatusCreated || v.Amount != "20.00" || !v.Final || v.State != "owed" {
 		return fmt.Errorf("the capture got %d %s", capture.status, capture.body)
 	}
-	wait, cancel := context.WithTimeout(ctx, demoWait)
-	defer cancel()
-	var done demoAuthorization
-	if err := until(wait, "the capture is acknowledged", func() bool {
-		return d.stand.get(wait, "http://"+d.stand.apiAddress+path+"/captures/"+capture.view.ID, &done) == http.StatusOK && done.State == "acknowledged"
-	}); err != nil {
+	if err := d.awaitAcknowledged(ctx, path+"/captures/"+capture.view.ID); err != nil {
 		return err
 	}
 	now, err := d.stand.read(ctx, approved.view.ID)
@@ -54,8 +60,18 @@ func (d *demo) tellCapture(ctx context.Context) error {
 		return fmt.Errorf("it is %s with %s captured, %d completions", now.State, now.CapturedAmount, len(completions))
 	}
 	d.say("-> 0220          STAN %s, 20.00 of authorization %s; it is never reversed on silence", completions[0].STAN, approved.view.STAN)
-	d.say("<- 0230          acknowledged: %s, %s moved, the other 10.00 released", now.State, now.CapturedAmount)
+	d.say("<- 0230          acknowledged: %s, %s moved", now.State, now.CapturedAmount)
 	return nil
+}
+
+// awaitAcknowledged waits until a capture or reversal has its answer.
+func (d *demo) awaitAcknowledged(ctx context.Context, path string) error {
+	ctx, cancel := context.WithTimeout(ctx, demoWait)
+	defer cancel()
+	var done demoAuthorization
+	return until(ctx, "the scheme's acknowledgement", func() bool {
+		return d.stand.get(ctx, "http://"+d.stand.apiAddress+path, &done) == http.StatusOK && done.State == "acknowledged"
+	})
 }
 
 // received lists the messages of a type that reached the scheme.

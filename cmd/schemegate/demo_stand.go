@@ -107,7 +107,7 @@ func newDemoStand(dir string) (*demoStand, error) {
 // startScheme starts the simulated card scheme.
 func (s *demoStand) startScheme() error {
 	cfg := sim.DefaultCardConfig()
-	cfg.LateAfter, cfg.CompletionEndsHold = configs.Duration(demoLateAfter), true
+	cfg.LateAfter = configs.Duration(demoLateAfter)
 	card, err := sim.NewCard(cfg, zap.NewNop())
 	if err != nil {
 		return err

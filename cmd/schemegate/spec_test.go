@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/hex"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -264,5 +265,30 @@ bitmap at 2: 3 11 41
 	const wrong = "wrong: at offset 0: the message type indicator is not 4 digits\nit would be right in dialect 1987-bcd with a binary bitmap\n"
 	if code, stdout, _ := decode(t, vector, "-"); code != exitFault || stdout != wrong {
 		t.Errorf("exit %d\n%s", code, stdout)
+	}
+}
+
+// TestProfileGuideShowsWhatIsTaken: the YAML of docs/profiles.md stands in a link profile as it is.
+func TestProfileGuideShowsWhatIsTaken(t *testing.T) {
+	t.Parallel()
+	guide, err := os.ReadFile("../../docs/profiles.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, found := strings.Cut(string(guide), "```yaml\n    spec:\n")
+	block, _, ended := strings.Cut(rest, "```")
+	if !found || !ended {
+		t.Fatal("the guide shows no spec")
+	}
+	file := filepath.Join(t.TempDir(), "dialect.yaml")
+	var own strings.Builder
+	for line := range strings.Lines(block) {
+		own.WriteString(strings.TrimPrefix(line, "      "))
+	}
+	if err := os.WriteFile(file, []byte(own.String()), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if code, stdout, stderr := command(t, "spec", "lint", file); code != exitOK {
+		t.Fatalf("exit %d: %s%s", code, stdout, stderr)
 	}
 }
