@@ -10,15 +10,23 @@ import (
 	"github.com/schemegate/schemegate/iso8583"
 )
 
+// The third digits of what the gateway sends.
+const (
+	functionRequest uint8 = 0
+	functionAdvice  uint8 = 2
+)
+
 // validateWire checks how this scheme's messages look: types, reversals and captures, all of one edition.
 func (c LinkConfig) validateWire(path string, f *configs.Faults) {
 	version := iso8583.MTI(0).Version()
 	if c.edition1993() {
 		version = 1
 	}
-	check := func(at, text, rule string, classes ...uint8) {
+	business := []uint8{iso8583.MTIAuthorizationRequest.Class(), financialClass}
+	// The function keeps the answers to authorisations and to captures apart.
+	check := func(at, text, rule string, classes, functions []uint8) {
 		mti, err := iso8583.ParseMTI(text)
-		if err != nil || mti.Version() != version || !slices.Contains(classes, mti.Class()) || !mti.IsRequest() || mti.IsRepeat() {
+		if err != nil || mti.Version() != version || !slices.Contains(classes, mti.Class()) || !slices.Contains(functions, mti.Function()) || mti.IsRepeat() {
 			f.Add(at, rule, text)
 		}
 	}
@@ -30,7 +38,7 @@ func (c LinkConfig) validateWire(path string, f *configs.Faults) {
 		if !slices.Contains(authorizationTypes, name) {
 			f.Add(at, "known types: "+ruleTypes, name)
 		}
-		check(at+".mti", kind.MTI, fmt.Sprintf("a request of class 1 or 2 in the dialect's edition, such as %d100 or %d200", version, version), 1, 2)
+		check(at+".mti", kind.MTI, fmt.Sprintf("a request of class 1 or 2 in the dialect's edition, such as %d100 or %d200", version, version), business, []uint8{functionRequest})
 		if !sixDigits.MatchString(kind.ProcessingCode) {
 			f.Add(at+".processing_code", "6 digits (DE 3)", kind.ProcessingCode)
 		}
@@ -39,7 +47,7 @@ func (c LinkConfig) validateWire(path string, f *configs.Faults) {
 			f.Add(at+".reverse_on_silence", "is for balance_inquiry; every other type is always reversed", kind.ReverseOnSilence)
 		}
 	}
-	check(path+".reversal.mti", c.Reversal.MTI, fmt.Sprintf("%d420 or %d400", version, version), 4)
+	check(path+".reversal.mti", c.Reversal.MTI, fmt.Sprintf("%d420 or %d400", version, version), []uint8{iso8583.MTIReversalAdvice.Class()}, []uint8{functionRequest, functionAdvice})
 	if c.Reversal.STAN != stanOriginal && c.Reversal.STAN != stanNew {
 		f.Add(path+".reversal.stan", "original or new", c.Reversal.STAN)
 	}
@@ -49,7 +57,7 @@ func (c LinkConfig) validateWire(path string, f *configs.Faults) {
 	if c.Reversal.Partial == partialOriginal && !c.carriesAmountsOriginal() {
 		f.Add(path+".reversal.partial", "de30 needs a spec whose DE 30 has 24 digits: spec.elements.30: {format: n, length: 24}", c.Reversal.Partial)
 	}
-	check(path+".captures.mti", c.Captures.MTI, fmt.Sprintf("an advice, such as %d220", version), 1, 2)
+	check(path+".captures.mti", c.Captures.MTI, fmt.Sprintf("an advice, such as %d220", version), business, []uint8{functionAdvice})
 	checkFunctionCode(path+".captures.function_code", c.Captures.FunctionCode, version, f)
 	for i, code := range c.Captures.DoneCodes {
 		if !responseCodeForm.MatchString(code) {

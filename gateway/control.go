@@ -137,6 +137,10 @@ func (g *Gateway) ControlLink(ctx context.Context, call LinkCall) (Answer, error
 	if err != nil || answer.Replayed {
 		return answer, err
 	}
+	if ok, _ := g.inFlight.take(); !ok {
+		return answer, nil // a daemon that is stopping turns no line any more; it is applied when it starts
+	}
+	defer g.inFlight.Done()
 	if err := g.applyControls(ctx); err != nil {
 		g.log.Warn("link control is applied within a moment", zap.String("link", call.Link), zap.Error(err))
 	}

@@ -4,8 +4,13 @@ import (
 	"context"
 	"time"
 
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/schemegate/schemegate/gateway/commit"
 	"github.com/schemegate/schemegate/gateway/link"
 	"github.com/schemegate/schemegate/iso8583"
+	"github.com/schemegate/schemegate/reversal"
 )
 
 // Spec is a link's spec.
@@ -30,4 +35,22 @@ func (g *Gateway) DropLease(name string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.next = r.end
+}
+
+// ResolveTogether writes down in one batch what the standing attempts of duties came to.
+func (g *Gateway) ResolveTogether(ctx context.Context, outcomes map[uuid.UUID]reversal.Outcome) error {
+	return pgx.BeginFunc(ctx, g.db, func(tx pgx.Tx) error {
+		steps := make([]commit.Step, 0, len(outcomes))
+		for id, outcome := range outcomes {
+			s := &resolveStep{duty: reversal.Duty{ID: id}, outcome: outcome, at: g.now(), nextAt: g.now().Add(time.Hour)}
+			err := tx.QueryRow(ctx, `SELECT authorization_id, attempts, next_at FROM duty WHERE id = $1`, id).Scan(&s.duty.AuthorizationID, &s.duty.Attempt, &s.duty.NextAt)
+			if err != nil {
+				return err
+			}
+			steps = append(steps, s)
+		}
+		var batch pgx.Batch
+		queueResolutions(&batch, steps)
+		return tx.SendBatch(ctx, &batch).Close()
+	})
 }

@@ -145,6 +145,7 @@ func (g *Gateway) Run(ctx context.Context) error {
 	if err := g.applyControls(ctx); err != nil { // before a line comes up that is to stay signed off
 		return err
 	}
+	g.turns.Wait()
 	committer := g.start(g.committer.Run)
 	var notes sync.WaitGroup
 	for range unmatchedWriters {

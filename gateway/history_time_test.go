@@ -101,3 +101,17 @@ func TestHistoryOfADutyNeverStepsBack(t *testing.T) {
 		t.Error("the authorisation was reversed before the change that this follows")
 	}
 }
+
+// TestDutyIsDueByTheClockAndNotByARowFromTheFuture: another daemon's clock may have been ahead when it changed the row.
+func TestDutyIsDueByTheClockAndNotByARowFromTheFuture(t *testing.T) {
+	t.Parallel()
+	s := gatewaytest.New(t, gatewaytest.Options{})
+	v := s.MustAuthorize(t, uuid.NewString(), gatewaytest.Purchase("10.00", nil))
+	if _, err := s.DB.Pool.Exec(t.Context(), `UPDATE card_authorization SET updated_at = now() + interval '1 hour' WHERE id = $1`, v.ID); err != nil {
+		t.Fatal(err)
+	}
+	reverseAs(t, s, v.ID, `{"amount":"4.00"}`)
+	reverseAs(t, s, v.ID, `{}`)
+	s.AwaitState(t, v.ID, "reversed")
+	awaitDuties(t, s, v.ID)
+}

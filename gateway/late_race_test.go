@@ -4,6 +4,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
 	"github.com/schemegate/schemegate/configs"
 	"github.com/schemegate/schemegate/gateway/gatewaytest"
 	"github.com/schemegate/schemegate/gateway/sim"
@@ -53,16 +56,7 @@ func TestApprovalThatMeetsTheEndOfItsReversalReopensIt(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = tx.Rollback(t.Context()) }()
-	for _, statement := range []string{
-		`UPDATE duty SET state = 'acknowledged', closed_as = 'nothing_to_undo', state_version = 2, attempts = 1 WHERE authorization_id = $1`,
-		`UPDATE card_authorization SET state = 'reversed', state_version = state_version + 1 WHERE id = $1`,
-		`INSERT INTO ledger_posting (amount_minor, booked_at, debit_account, credit_account, value_date, transaction, step, number, layer, correction, intent, currency, tenant, client_reference, source_ref)
-			SELECT amount_minor, booked_at, credit_account, debit_account, value_date, 0, 2, 1, layer, false, intent, currency, tenant, client_reference, source_ref FROM ledger_posting WHERE intent = $1`,
-	} {
-		if _, err := tx.Exec(t.Context(), statement, v.ID); err != nil {
-			t.Fatal(err)
-		}
-	}
+	endWithNothingUndone(t, tx, v.ID)
 	lateAnswer(t, s, v)
 	s.Eventually(t, "the approval waits, or is kept", func() bool {
 		return s.Count(t, `SELECT count(*) FROM pg_locks WHERE locktype = 'tuple' AND relation = 'duty'::regclass
@@ -80,4 +74,43 @@ func TestApprovalThatMeetsTheEndOfItsReversalReopensIt(t *testing.T) {
 		t.Fatalf("%+v, %d in suspense", now.Reversal, suspense(t, s, v.ID))
 	}
 	s.CheckBooks(t)
+}
+
+// TestReversalOfAnEarlierReleaseIsReopenedToo: its id was not derived from its authorisation's.
+func TestReversalOfAnEarlierReleaseIsReopenedToo(t *testing.T) {
+	t.Parallel()
+	s := gatewaytest.New(t, gatewaytest.Options{
+		Scheme: scheme(sim.Rule{When: sim.Match{MTI: authorizations}, Then: sim.Action{Deliver: sim.DeliverSilent}}),
+		Link:   silence(func(p *reversal.Policy) { p.ReversalDelay = configs.Duration(time.Hour) }),
+	})
+	v := s.MustAuthorize(t, "key-1", gatewaytest.Purchase("12.34", nil))
+	if err := pgx.BeginFunc(t.Context(), s.DB.Pool, func(tx pgx.Tx) error {
+		endWithNothingUndone(t, tx, v.ID)
+		_, err := tx.Exec(t.Context(), `UPDATE duty SET id = $2 WHERE authorization_id = $1`, v.ID, uuid.New())
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	lateAnswer(t, s, v)
+	s.Eventually(t, "reopened and undone", func() bool {
+		return s.Count(t, `SELECT count(*) FROM duty WHERE authorization_id = $1 AND reopened = 1 AND closed_as = 'acknowledged'`, v.ID) == 1
+	})
+	if n := suspense(t, s, v.ID); n != 0 {
+		t.Fatalf("%d in suspense", n)
+	}
+}
+
+// endWithNothingUndone writes down that the scheme holds nothing of what timed out, as the answer to its reversal does.
+func endWithNothingUndone(t testing.TB, tx pgx.Tx, id uuid.UUID) {
+	t.Helper()
+	for _, statement := range []string{
+		`UPDATE duty SET state = 'acknowledged', closed_as = 'nothing_to_undo', state_version = 2, attempts = 1 WHERE authorization_id = $1`,
+		`UPDATE card_authorization SET state = 'reversed', state_version = state_version + 1 WHERE id = $1`,
+		`INSERT INTO ledger_posting (amount_minor, booked_at, debit_account, credit_account, value_date, transaction, step, number, layer, correction, intent, currency, tenant, client_reference, source_ref)
+			SELECT amount_minor, booked_at, credit_account, debit_account, value_date, 0, 2, 1, layer, false, intent, currency, tenant, client_reference, source_ref FROM ledger_posting WHERE intent = $1`,
+	} {
+		if _, err := tx.Exec(t.Context(), statement, id); err != nil {
+			t.Fatal(err)
+		}
+	}
 }

@@ -39,8 +39,8 @@ const (
 	operationPause = 10 * time.Millisecond
 )
 
-// operate claims the key, does the work and stores the answer, all or nothing. A repeat gets the stored answer. ctx bounds the
-// caller's wait for a connection only; what was begun ends within readTimeout.
+// operate claims the key, does the work and stores the answer, all or nothing. A repeat gets the stored answer. It ends within
+// readTimeout; a caller that leaves does not end it, since a cancelled COMMIT would leave its outcome unknown.
 func (g *Gateway) operate(ctx context.Context, op operation, work effectOf) (Answer, error) {
 	select {
 	case <-g.ready:

@@ -333,3 +333,36 @@ func TestPosting_BalanceInquiryThatTheProfileReverses(t *testing.T) {
 	checkScheme(t, s, v.ID)
 	verifyLedger(t, s)
 }
+
+// TestHoldEndsWithTheLastOfItsParts: one part is acknowledged late in the batch in which another is not acknowledged.
+func TestHoldEndsWithTheLastOfItsParts(t *testing.T) {
+	t.Parallel()
+	s := gatewaytest.New(t, gatewaytest.Options{Scheme: scheme(sim.Rule{When: sim.Match{MTI: reversals, First: 1}, Then: refused("30")},
+		sim.Rule{When: sim.Match{MTI: reversals}, Then: lost})})
+	v := s.MustAuthorize(t, "key-1", twenty(nil))
+	duty := func(d gateway.DutyView, state string) {
+		s.Eventually(t, state, func() bool {
+			return s.Count(t, `SELECT count(*) FROM duty WHERE id = $1 AND state = $2 AND attempts > 0`, d.ID, state) == 1
+		})
+	}
+	first := mustReverse(t, s, v.ID, `"amount":"8.00"`)
+	duty(first, "suspended")
+	second := mustReverse(t, s, v.ID, `"amount":"12.00"`)
+	duty(second, "owed")
+	for _, step := range []struct {
+		outcomes map[uuid.UUID]reversal.Outcome
+		state    string
+	}{
+		{map[uuid.UUID]reversal.Outcome{first.ID: reversal.AttemptAcknowledged, second.ID: reversal.AttemptSilent}, "approved"},
+		{map[uuid.UUID]reversal.Outcome{second.ID: reversal.AttemptAcknowledged}, "reversed"},
+	} {
+		if err := s.Gateway.ResolveTogether(t.Context(), step.outcomes); err != nil {
+			t.Fatal(err)
+		}
+		if now := s.Read(t, v.ID); now.State != step.state {
+			t.Fatalf("%s, want %s", now.State, step.state)
+		}
+	}
+	wantPostings(t, s, v.ID, heldTwenty, "release 3 pending settlement>customer 800", "release 4 pending settlement>customer 1200")
+	verifyLedger(t, s)
+}

@@ -112,7 +112,7 @@ func (g *Gateway) bookUnheld(ctx context.Context, tx pgx.Tx, step *noteStep, ori
 		kind = exceptionApprovedAfterReversal
 		err = updateReopened(ctx, tx, a.ID, whole.state, to, now)
 	case undoes:
-		err = insertWhole(ctx, tx, a, wholeOwing{reason: reversal.LateApproval, due: now, reopened: 1}, now)
+		err = insertWhole(ctx, tx, a, wholeOwing{reason: reversal.LateApproval, due: dueAtOnce(), reopened: 1}, now)
 	}
 	if err != nil {
 		return false, err

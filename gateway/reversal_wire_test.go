@@ -2,6 +2,7 @@ package gateway_test
 
 import (
 	"bytes"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -178,6 +179,24 @@ func TestPartialReversalByDE30NeedsTheElement(t *testing.T) {
 	l.Validate("links.x", &faults)
 	if len(faults) != 1 || faults[0].Path != "links.x.reversal.partial" {
 		t.Fatalf("faults %v", faults)
+	}
+}
+
+// TestMessageTypesKeepTheirFunctions: by it an answer to a capture is told from an answer to an authorisation.
+func TestMessageTypesKeepTheirFunctions(t *testing.T) {
+	t.Parallel()
+	s := gatewaytest.New(t, gatewaytest.Options{Down: true})
+	l := s.Config.Links[gatewaytest.LinkName]
+	l.Captures.MTI, l.Reversal.MTI = "0200", "0440"
+	l.Types[gateway.Purchase] = gateway.TypeConfig{MTI: "0220", ProcessingCode: "000000"}
+	var faults configs.Faults
+	l.Validate("links.x", &faults)
+	var paths []string
+	for _, f := range faults {
+		paths = append(paths, f.Path)
+	}
+	if want := []string{"links.x.types.purchase.mti", "links.x.reversal.mti", "links.x.captures.mti"}; !slices.Equal(paths, want) {
+		t.Fatalf("faults %v", paths)
 	}
 }
 

@@ -157,10 +157,7 @@ func (g *Gateway) reversalTarget(ctx context.Context, call ReverseCall) (target 
 		}
 		id = claim.resourceID
 	}
-	if target.authorization, err = g.subject(ctx, call.Tenant, id, call.IdempotencyKey, ""); err != nil {
-		return target, err
-	}
-	_, err = g.linkOf(target.authorization)
+	target.authorization, err = g.subject(ctx, call.Tenant, id, call.IdempotencyKey, "")
 	return target, err
 }
 
@@ -176,11 +173,14 @@ func (g *Gateway) reverseKnown(ctx context.Context, tx pgx.Tx, call ReverseCall,
 	if err != nil {
 		return Answer{}, DutyView{}, err
 	}
+	if _, err := g.linkOf(a); err != nil {
+		return Answer{}, DutyView{}, err
+	}
 	now = a.notBefore(now)
 	var view DutyView
 	switch req := call.Request; {
 	case req.capture != uuid.Nil:
-		view, err = g.undoCapture(ctx, tx, a, req.capture, req.Reason, now)
+		view, err = a.undoCapture(ctx, tx, req.capture, req.Reason, now)
 	case req.Amount != "":
 		view, err = g.takeBackText(ctx, tx, a, req, now)
 	default:
@@ -237,7 +237,7 @@ func (g *Gateway) owingOf(ctx context.Context, tx pgx.Tx, a *Authorization, reas
 	if err != nil {
 		return wholeOwing{}, err
 	}
-	owing := wholeOwing{reason: reason, due: now}
+	owing := wholeOwing{reason: reason, due: dueAtOnce()}
 	nothingToUndo := &Error{Code: CodeNothingToUndo, Detail: "the authorization is " + string(a.State), Resource: a.Path()}
 	if a.effect() == nothing && !l.config.Types[a.Type].ReverseOnSilence {
 		nothingToUndo.Detail = "an authorization of this type moves nothing"

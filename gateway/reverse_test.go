@@ -283,3 +283,27 @@ func TestTimedOutIsJoined(t *testing.T) {
 		t.Fatalf("joined %+v", r)
 	}
 }
+
+// TestRepeatOutlivesTheLinkOfItsReversal: what was answered is answered again, also by a daemon whose configuration has lost the link.
+func TestRepeatOutlivesTheLinkOfItsReversal(t *testing.T) {
+	t.Parallel()
+	s := gatewaytest.New(t, gatewaytest.Options{Link: patient})
+	v := s.MustAuthorize(t, "key-1", gatewaytest.Purchase("12.34", nil))
+	answer, err := s.Reverse("undo-1", v.ID, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	s.Config.Links = map[string]gateway.LinkConfig{"another": s.Config.Links[gatewaytest.LinkName]}
+	s.Config.DefaultLink = "another"
+	s.Start(t)
+	again, err := s.Reverse("undo-1", v.ID, nil)
+	if err != nil || !again.Replayed || !bytes.Equal(again.Body, answer.Body) {
+		t.Fatalf("repeat got %d %s, %v", again.Status, again.Body, err)
+	}
+	if _, err := s.Reverse("undo-2", v.ID, nil); code(t, err).Code != gateway.CodeUnknownLink {
+		t.Fatalf("another one: %v", err)
+	}
+}

@@ -130,7 +130,7 @@ const (
 func updateReopened(ctx context.Context, tx pgx.Tx, authorization uuid.UUID, from, to reversal.State, now time.Time) error {
 	_, err := tx.Exec(ctx, `
 		WITH reopened AS (
-			UPDATE duty SET state = @to, state_version = state_version + 1, reopened = reopened + 1, closed_as = NULL, next_at = @now,
+			UPDATE duty SET state = @to, state_version = state_version + 1, reopened = reopened + 1, closed_as = NULL, next_at = @due,
 				claim_epoch = NULL, response_code = NULL, updated_at = @now
 			WHERE authorization_id = @authorization AND number = 0 AND state = @from RETURNING id, kind, state_version
 		), duty_history AS (
@@ -141,7 +141,7 @@ func updateReopened(ctx context.Context, tx pgx.Tx, authorization uuid.UUID, fro
 		)
 		INSERT INTO state_history (subject_id, state_version, subject, from_state, to_state, reason, at)
 		SELECT id, state_version, 'authorization', state, state, @event, @now FROM moved`,
-		pgx.NamedArgs{"authorization": authorization, "from": string(from), "to": string(to), "event": eventReversalReopened, "now": now})
+		pgx.NamedArgs{"authorization": authorization, "from": string(from), "to": string(to), "event": eventReversalReopened, "now": now, "due": dueAtOnce()})
 	if err != nil {
 		return fmt.Errorf("reopen reversal: %w", err)
 	}

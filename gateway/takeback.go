@@ -44,7 +44,7 @@ func (a *Authorization) nextDuty(kind reversal.Kind, reason reversal.Reason, amo
 	}
 	number := a.Duties + 1
 	return reversal.Duty{ID: dutyID(a.ID, kind, number), AuthorizationID: a.ID, Tenant: a.Tenant, Link: a.Link, Kind: kind, Number: number,
-		AmountMinor: amountMinor, Reason: reason, NextAt: now}, nil
+		AmountMinor: amountMinor, Reason: reason, NextAt: dueAtOnce()}, nil
 }
 
 // claimAmount owes a duty and claims its amount, by compare-and-set on the row that the caller has locked; a then stands as the row.
@@ -63,6 +63,10 @@ func (a *Authorization) claimAmount(ctx context.Context, tx pgx.Tx, c amountClai
 	view.name(a)
 	return view, nil
 }
+
+// dueAtOnce is when a new duty is due: by this process's own clock, and not by a row's last change, which lies ahead of it where another
+// daemon's clock does.
+func dueAtOnce() time.Time { return time.Now().UTC().Truncate(time.Microsecond) }
 
 // notBefore is a moment, or that of the row's last change where it is later: the clock was read before the row was locked, or another
 // daemon's is ahead. History goes forward all the same.
@@ -151,10 +155,7 @@ func (g *Gateway) takeBack(ctx context.Context, tx pgx.Tx, a *Authorization, amo
 
 // undoCapture owes the reversal of one capture, whose debit is mirrored when the scheme acknowledges; one that is owed or done already
 // is joined. a was read by selectForUpdate in tx; afterwards it stands as the row. The caller wakes the link's worker after the commit.
-func (g *Gateway) undoCapture(ctx context.Context, tx pgx.Tx, a *Authorization, captureID uuid.UUID, reason reversal.Reason, now time.Time) (DutyView, error) {
-	if _, err := g.linkOf(a); err != nil {
-		return DutyView{}, err
-	}
+func (a *Authorization) undoCapture(ctx context.Context, tx pgx.Tx, captureID uuid.UUID, reason reversal.Reason, now time.Time) (DutyView, error) {
 	duties, err := selectDuties(ctx, tx, a)
 	if err != nil {
 		return DutyView{}, err
