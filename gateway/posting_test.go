@@ -4,11 +4,14 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
+
 	"github.com/schemegate/schemegate/configs"
 	"github.com/schemegate/schemegate/gateway"
 	"github.com/schemegate/schemegate/gateway/gatewaytest"
 	"github.com/schemegate/schemegate/gateway/sim"
 	"github.com/schemegate/schemegate/iso8583"
+	"github.com/schemegate/schemegate/reversal"
 )
 
 // The tests of this file are the rows of the table "what each event posts", each with its accounts, amounts, layers and marks.
